@@ -43,7 +43,8 @@ class Split:
     """Studies to folds. A study (one patient) is never divided."""
 
     scheme: Literal["article", "published", "balanced"] = "published"
-    # article: 61-80 held out, `folds` folds on 1-60; published: 85/15, one validation part; balanced: rare labels spread
+    # article: 61-80 held out, `folds` folds on 1-60; published: 85/15, one validation part; balanced: `folds`
+    # folds over all studies, rare labels spread
     folds: int = 5
     seed: int = 42
 
@@ -152,7 +153,10 @@ class Phantom:
 
 @dataclass(frozen=True)
 class Submission:
-    name: str = ""  # submissions/<name>.json; "" = the config's name
+    """Where the events of the test studies go."""
+
+    folder: str = "submissions"
+    name: str = ""  # <folder>/<name>.json; "" = the config's name
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def natural(name: str) -> tuple:
 
 
 def read_studies(probs_dir: str | Path, labels_dir: str | Path | None = None) -> list[StudyScores]:
-    """All studies of a folder in natural order; with `labels_dir`, truth is required and its frames must be the same."""
+    """All studies of a folder in natural order; with `labels_dir`, truth is required, frame by frame."""
     probs_dir = Path(probs_dir)
     paths = sorted(probs_dir.glob("*.npz"), key=lambda p: natural(p.stem))
     if not paths:
