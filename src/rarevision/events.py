@@ -1,0 +1,308 @@
+"""Events: stretches of frames with their labels, and the challenge's JSON file that holds them.
+
+    {"videos": [{"video_id": "ukdd_navi_00051", "events": [{"start": 49, "end": 58, "label": ["mouth"]}]}]}
+
+`start` and `end` are inclusive and are the numbers in the frame files' names. Rows are positions in a study's
+ascending `frame` array: an event of rows a..b has start = frame[a] and end = frame[b + 1] - 1, as the organisers'
+converter writes it, or frame[b] for the study's last row; without gaps in the frame numbers both are frame[b].
+"""
+
+import difflib
+import functools
+import json
+import operator
+import reprlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rarevision.labels import COLUMN, LABELS, N_LABELS, normalise
+from rarevision.stage import atomic
+
+MAX_FRAME = 2**31 - 1  # frame numbers are int32 in every array of this package
+
+
+class Event(NamedTuple):
+    """Frames `start`..`end`, both included, carrying every one of `labels` (possibly none)."""
+
+    start: int
+    end: int
+    labels: tuple[str, ...]
+
+
+Events = dict[str, list[Event]]  # study id -> events in file order, which is the ranking
+
+
+class EventsError(ValueError):
+    """An events file that does not fit the format; the message names the file, video, event number and reason."""
+
+
+class Fault(NamedTuple):
+    """One thing wrong with an events document; `video` is "" and `event` None where the fault is not inside one.
+
+    `event` counts from 1; the text also gives the JSON index.
+    """
+
+    video: str
+    event: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        place = [f"video {self.video}"] if self.video else []
+        place += [f"event {self.event} (events[{self.event - 1}])"] if self.event is not None else []
+        return f"{', '.join(place)}: {self.reason}" if place else self.reason
+
+
+# ---------------------------------------------------------------------------------------------------- rows and events
+
+
+def runs(mask: np.ndarray) -> np.ndarray:
+    """Start and inclusive end row, int [n, 2], of each run of True in `mask` [T]."""
+    edges = np.diff(np.asarray(mask, bool), prepend=False, append=False)
+    rows = np.flatnonzero(edges).reshape(-1, 2)
+    rows[:, 1] -= 1
+    return rows
+
+
+def _checked(frame: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    frame, labels = np.asarray(frame), np.asarray(labels)
+    if frame.ndim != 1 or labels.shape != (len(frame), N_LABELS):
+        raise ValueError(f"frame must be [T] and labels [T, {N_LABELS}], not {frame.shape} and {labels.shape}")
+    if (np.diff(frame.astype(np.int64)) <= 0).any():
+        raise ValueError("frame must ascend strictly; sort the rows and drop doubled frames first")
+    return frame.astype(np.int64), labels.astype(bool)
+
+
+def _bounds(frame: np.ndarray, first: np.ndarray, last: np.ndarray) -> tuple[list[int], list[int]]:
+    """Frame numbers of events of rows first..last (see the module's convention)."""
+    ends = np.append(frame[1:] - 1, frame[-1:])
+    return frame[first].tolist(), ends[last].tolist()
+
+
+def from_label_sets(frame: np.ndarray, labels: np.ndarray, empty: bool = False) -> list[Event]:
+    """One event per stretch of an unchanged label set, as the organisers' converter does.
+
+    `frame` [T] ascending, `labels` [T, 17] of 0 and 1. `empty` keeps the stretches without any label, as they do.
+    """
+    frame, labels = _checked(frame, labels)
+    if not len(frame):
+        return []
+    code = labels @ (1 << np.arange(N_LABELS))
+    first = np.append(0, np.flatnonzero(np.diff(code)) + 1)
+    last = np.append(first[1:] - 1, len(frame) - 1)
+    code = code[first]
+    if not empty:
+        first, last, code = first[code > 0], last[code > 0], code[code > 0]
+    names = {c: tuple(name for i, name in enumerate(LABELS) if c >> i & 1) for c in np.unique(code).tolist()}
+    starts, ends = _bounds(frame, first, last)
+    return [Event(s, e, names[c]) for s, e, c in zip(starts, ends, code.tolist(), strict=True)]
+
+
+def from_labels(frame: np.ndarray, labels: np.ndarray) -> list[Event]:
+    """One event per run of each label, ordered by start, then by the order of `LABELS`. Shapes as `from_label_sets`."""
+    frame, labels = _checked(frame, labels)
+    edges = np.diff(labels.T, axis=1, prepend=False, append=False)
+    column, row = (a.reshape(-1, 2) for a in np.nonzero(edges))  # by column; each run is a rise and a fall
+    order = np.lexsort((column[:, 0], row[:, 0]))
+    starts, ends = _bounds(frame, row[order, 0], row[order, 1] - 1)
+    return [Event(s, e, (LABELS[c],)) for s, e, c in zip(starts, ends, column[order, 0].tolist(), strict=True)]
+
+
+def to_labels(frame: np.ndarray, events: list[Event]) -> np.ndarray:
+    """Labels uint8 [T, 17] of the rows of `frame` [T] ascending: 1 where an event with that label covers the frame."""
+    frame = np.asarray(frame)
+    change = np.zeros((len(frame) + 1, N_LABELS), np.int32)
+    if events:
+        starts, ends, names = zip(*events, strict=True)
+        column = np.array([COLUMN[name] for labels in names for name in labels], np.intp)
+        times = [len(labels) for labels in names]
+        np.add.at(change, (np.repeat(np.searchsorted(frame, starts, "left"), times), column), 1)
+        np.add.at(change, (np.repeat(np.searchsorted(frame, ends, "right"), times), column), -1)
+    return (np.cumsum(change[:-1], axis=0) > 0).astype(np.uint8)
+
+
+# ------------------------------------------------------------------------------------------------------ the JSON file
+
+
+def write_events(path: str | Path, events: Events) -> None:
+    """Write the challenge's JSON, one event a line, in the given order; `submission.write` also checks it."""
+    videos = []
+    for video, rows in events.items():
+        lines = []
+        for start, end, labels in rows:
+            if isinstance(labels, str):
+                raise EventsError(f"video {video}: labels must be a tuple of names, not the string {labels!r}")
+            row = {"start": operator.index(start), "end": operator.index(end), "label": list(labels)}
+            lines.append(json.dumps(row))
+        body = ",\n".join(lines)
+        videos.append(f'{{"video_id": {json.dumps(video)}, "events": [' + (f"\n{body}\n" if lines else "") + "]}")
+    with atomic(path) as temporary:
+        temporary.write_text('{"videos": [\n' + ",\n".join(videos) + "\n]}\n", encoding="utf-8")
+
+
+def read_events(path: str | Path) -> Events:
+    """Events of a file that fits the format exactly, in file order; else `EventsError` with the first fault's place.
+
+    Accepted because the metric defines them: unsorted, overlapping and doubled events, empty label lists, a label named
+    twice in one event. Whether events suit a test set's frames is the question of `submission`.
+    """
+    try:
+        document = parse(Path(path).read_bytes())
+    except OSError as error:
+        raise EventsError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except EventsError as error:
+        raise EventsError(f"{path}: {error}") from None
+    events, faults = examine(document)
+    if faults:
+        more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
+        raise EventsError(f"{path}: {faults[0]}{more}")
+    return events
+
+
+class _Doubled(dict):
+    """A JSON object that names a key twice; `keys_twice` are those keys."""
+
+    keys_twice: list[str]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) == len(pairs):
+        return table
+    names = [key for key, _ in pairs]
+    doubled = _Doubled(table)
+    doubled.keys_twice = sorted({key for key in names if names.count(key) > 1})
+    return doubled
+
+
+def _refuse_constant(name: str) -> None:
+    raise EventsError(f"not valid JSON: {name} is not a JSON number")
+
+
+def parse(data: bytes) -> Any:
+    """The JSON document in `data`; `EventsError` says in one line why it is none."""
+    if not data.strip():
+        raise EventsError("the file is empty")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise EventsError(f"not UTF-8 text: byte {error.start} cannot be decoded") from None
+    if text.startswith("\ufeff"):
+        raise EventsError("starts with a byte-order mark, which JSON readers refuse; save as UTF-8 without BOM")
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise EventsError(f"not valid JSON: {error}") from None
+    except RecursionError:
+        raise EventsError("not an events file: nested too deeply") from None
+    except ValueError as error:
+        if isinstance(error, EventsError):
+            raise
+        raise EventsError(f"not an events file: {error}") from None  # an integer of thousands of digits
+
+
+_brief = reprlib.Repr()
+_brief.maxstring = _brief.maxother = 60
+
+
+def show(value: Any) -> str:
+    """A short repr, safe for hostile values: long, deeply nested, unprintable."""
+    return _brief.repr(value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _label_fault(name: str) -> str:
+    """Why `name` is not a label, "" if it is one."""
+    if name in COLUMN:
+        return ""
+    near = difflib.get_close_matches(normalise(name), LABELS, n=1) if len(name) <= 60 else []
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(LABELS)}"
+    return f"unknown label {show(name)}; {hint}"
+
+
+def _shape(value: Any, keys: tuple[str, ...], what: str) -> list[str]:
+    """Faults of a JSON object that must have exactly `keys`."""
+    if not isinstance(value, dict):
+        return [f"{what} must be an object with {', '.join(map(repr, keys))}, not {show(value)}"]
+    reasons = [f"{what} names {show(key)} twice" for key in getattr(value, "keys_twice", ())]
+    reasons += [f"{what} has no {key!r}" for key in keys if key not in value]
+    for key in value.keys() - set(keys):
+        near = difflib.get_close_matches(key, keys, n=1) if len(key) <= 60 else []
+        hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(map(repr, keys))}"
+        reasons.append(f"{what} has an unknown key {show(key)}; {hint}")
+    return sorted(reasons)
+
+
+EVENT_KEYS = ("start", "end", "label")
+
+
+def _event_faults(event: Any) -> list[str]:
+    """Every fault of one event, in words."""
+    reasons = _shape(event, EVENT_KEYS, "the event")
+    if not isinstance(event, dict):
+        return reasons
+    whole = []
+    for key in ("start", "end"):
+        if key in event:
+            value = event[key]
+            if type(value) is not int:
+                reasons.append(f"{key!r} must be an integer, not {show(value)}")
+            elif not 0 <= value <= MAX_FRAME:
+                reasons.append(f"{key!r} = {show(value)} is not a frame number (0..{MAX_FRAME})")
+            else:
+                whole.append(value)
+    if len(whole) == 2 and whole[0] > whole[1]:
+        reasons.append(f"start {whole[0]} comes after end {whole[1]}")
+    if "label" in event:
+        names = event["label"]
+        if not isinstance(names, list):
+            hint = f"; write [{show(names)}]" if isinstance(names, str) else ""
+            reasons.append(f"'label' must be a list of names, not {show(names)}{hint}")
+        else:
+            for name in names:
+                reason = _label_fault(name) if isinstance(name, str) else f"label {show(name)} is not a string"
+                reasons += [reason] if reason else []
+    return reasons
+
+
+def examine(document: Any) -> tuple[Events, list[Fault]]:
+    """Events of a JSON document and every place where it departs from the format; faulty events are left out."""
+    events: Events = {}
+    faults = [Fault("", None, reason) for reason in _shape(document, ("videos",), "the document")]
+    videos = document.get("videos", []) if isinstance(document, dict) else []
+    if not isinstance(videos, list):
+        faults.append(Fault("", None, f"'videos' must be a list, not {show(videos)}"))
+        videos = []
+    known: set[tuple[str, ...]] = set()  # label lists already found in order
+    for number, video in enumerate(videos, 1):
+        place = f"{number} (videos[{number - 1}])"
+        study = video.get("video_id") if isinstance(video, dict) else None
+        named = isinstance(study, str) and study.isprintable() and 0 < len(study) <= 200
+        reasons = _shape(video, ("video_id", "events"), "the video")
+        if isinstance(video, dict) and "video_id" in video and not named:
+            reasons.append(f"'video_id' must be a printable, non-empty string, not {show(study)}")
+        if named and study in events:
+            reasons.append(f"video_id {study!r} appears a second time, at {place}; give each video once")
+        rows = video.get("events", []) if isinstance(video, dict) else []
+        if not isinstance(rows, list):
+            reasons.append(f"'events' must be a list, not {show(rows)}")
+            rows = []
+        place = study if named else place
+        faults += [Fault(place, None, reason) for reason in reasons]
+        kept = events.setdefault(study, []) if named else []
+        for n, event in enumerate(rows, 1):
+            # The common case in few steps: 100,000 events are read in a fraction of a second.
+            if type(event) is dict and len(event) == 3 and type(event.get("label")) is list:
+                start, end, names = event.get("start"), event.get("end"), tuple(event["label"])
+                bounds = type(start) is int and type(end) is int and 0 <= start <= end <= MAX_FRAME
+                if bounds and all(type(name) is str for name in names) and names in known:
+                    kept.append(Event(start, end, names))
+                    continue
+            found = _event_faults(event)
+            if found:
+                faults += [Fault(place, n, reason) for reason in found]
+            else:
+                known.add(tuple(event["label"]))
+                kept.append(Event(event["start"], event["end"], tuple(event["label"])))
+    return events, faults
