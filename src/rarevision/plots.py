@@ -13,7 +13,7 @@ from rarevision.events import Event, runs
 from rarevision.labels import ANATOMY, COLUMN, FINDINGS, LABELS, REGIONS
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#999999"  # Okabe-Ito: differ in lightness too
-GROUP_COLOUR = {name: BLUE for name in ANATOMY} | {name: ORANGE for name in FINDINGS}
+GROUP_COLOUR = dict.fromkeys(ANATOMY, BLUE) | dict.fromkeys(FINDINGS, ORANGE)
 REGION_COLOUR = dict(zip(REGIONS, ("#F0E442", "#E69F00", "#CC79A7", "#56B4E9", "#004D73"), strict=True))
 
 
@@ -133,7 +133,7 @@ def timeline(
     thumbnails: Sequence[tuple[int, np.ndarray]] = (),
 ) -> Figure:
     """A whole study on one time axis: thumbnails, regions (truth over prediction), and one lane per other label with
-    scores as a line, truth as an orange band and predicted events as black bars. Lanes without any of them are left out.
+    scores as a line, truth as an orange band and predicted events as black bars. Lanes without events are left out.
     """
     others = [n for n in LABELS if n not in REGIONS]
     present = {label for event in [*predicted, *(truth or ())] for label in event.labels}
