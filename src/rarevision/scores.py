@@ -6,6 +6,8 @@
 Scores of any other model can be put there. Everything read is checked: a bad file is named with what is wrong.
 """
 
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,12 +33,15 @@ class StudyScores:
 
 def _load(path: Path, key: str) -> tuple[np.ndarray, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ScoreFileError(f"{path}: a single array, not an .npz archive; save with numpy.savez")
+        with archive:
             missing = {"frame", key} - set(archive.files)
             if missing:
                 raise ScoreFileError(f"{path}: no array {sorted(missing)[0]!r}; it holds {', '.join(archive.files)}")
             frame, values = archive["frame"], archive[key]
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, ScoreFileError | FileNotFoundError):
             raise
         raise ScoreFileError(f"{path}: not a readable .npz file ({error})") from None
