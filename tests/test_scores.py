@@ -61,7 +61,7 @@ def test_not_an_archive(tmp_path):
         np.save(f, PROBS)
     with pytest.raises(ScoreFileError, match="a single array"):
         scores.read_probs(tmp_path / "8.npz")
-    whole = save(tmp_path / "9.npz", frame=FRAME, probs=np.random.rand(3, 17).astype(np.float32))
+    whole = save(tmp_path / "9.npz", frame=FRAME, probs=np.random.default_rng(0).random((3, 17), np.float32))
     torn = bytearray(whole.read_bytes())
     torn[80:120] = bytes(40)
     whole.write_bytes(torn)
