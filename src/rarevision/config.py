@@ -149,6 +149,7 @@ class Phantom:
     olympus: int = 3
     navicam: int = 2  # test studies
     frames: int = 450  # mean frames per study
+    size: int = 0  # px of every frame; 0 = each system's own (512, 336, 480)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,395 @@
+"""The phantom: a demo data set of rendered capsule studies in Galar's and the challenge's own layouts.
+
+    python -m rarevision.phantom --config configs/demo.toml
+
+draws label timelines (shares, event lengths and regions of findings follow the 80 Galar studies, shrunken to a few
+hundred frames), renders them with `mucosa` and writes training studies (PillCam-like, Olympus-like), test studies
+(NaviCam-like, without labels) and, kept apart, the test truth. Everything follows from the seed; a finished study is kept.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import pandas as pd
+from tqdm.auto import tqdm
+
+from rarevision import config as configs
+from rarevision import events, mucosa, stage
+from rarevision.labels import COLUMN, LABELS, LANDMARKS, N_LABELS, REGIONS
+
+# Share of the 80 Galar studies that show a label; ours are given as many as rounding allows, never fewer than two.
+STUDY_SHARE = {
+    **dict(zip(REGIONS, (0.81, 0.81, 0.94, 1.0, 0.89), strict=True)),
+    **{"z-line": 0.33, "pylorus": 0.72, "ileocecal valve": 0.66, "active bleeding": 0.16, "angiectasia": 0.51},
+    **{"blood": 0.64, "erosion": 0.56, "erythema": 0.38, "hematin": 0.28, "lymphangioectasis": 0.49},
+    **{"polyp": 0.41, "ulcer": 0.20},
+}
+
+
+class Habit(NamedTuple):
+    """How a finding occurs: share of all frames, median event length (frames), odds per region."""
+
+    share: float  # Galar's order, its range compressed: a few hundred frames cannot hold 1 in 1,000
+    median: float  # Galar's median run
+    where: dict[str, float]
+
+
+HABITS = {
+    "blood": Habit(0.100, 8, {"stomach": 0.11, "small intestine": 0.29, "colon": 0.60}),
+    "erosion": Habit(0.028, 5, {"stomach": 0.11, "small intestine": 0.61, "colon": 0.28}),
+    "hematin": Habit(0.023, 6, {"stomach": 0.03, "small intestine": 0.47, "colon": 0.50}),
+    "polyp": Habit(0.019, 5, {"stomach": 0.28, "small intestine": 0.59, "colon": 0.13}),
+    "lymphangioectasis": Habit(0.018, 4, {"stomach": 0.10, "small intestine": 0.90}),
+    "angiectasia": Habit(0.017, 4, {"stomach": 0.02, "small intestine": 0.73, "colon": 0.25}),
+    "ulcer": Habit(0.013, 4, {"small intestine": 0.75, "colon": 0.25}),
+    "erythema": Habit(0.010, 5, {"stomach": 0.12, "small intestine": 0.67, "colon": 0.21}),
+    "active bleeding": Habit(0.008, 4.5, {"stomach": 0.05, "small intestine": 0.95}),
+}
+COLUMNS = (  # Galar's 27 columns; Olympus files have the five of VIEW before them
+    *("index", *LABELS, "ampulla of vater", "foreign body", "IBD", "cancer", "esophagitis", "varices", "celiac"),
+    *("section", "frame"),
+)
+VIEW = ("bubbles", "dirt", "no view", "reduced view", "good view")
+TEST_COLUMNS = ("frame_file", *LABELS, "ampulla of vater", "foreign body", "bubbles", "dirt")
+LABELS_FOLDER = "20251215_Labels_Updated"
+PNG = (
+    cv2.IMWRITE_PNG_COMPRESSION,
+    1,
+    cv2.IMWRITE_PNG_FILTER,
+    cv2.IMWRITE_PNG_FILTER_UP,
+)  # twice as fast as the default
+MARKER = ".phantom"  # folder that makes a directory ours to rebuild
+
+
+class PhantomError(ValueError):
+    """A folder that is not ours, or a data set that cannot be made."""
+
+
+# ---------------------------------------------------------------------------------------------------------- timelines
+
+
+@dataclass(frozen=True)
+class Study:
+    """What one study needs: who it is, how many frames, which labels, its own seed, the picture's size in pixels."""
+
+    name: str
+    system: str
+    frames: int
+    present: tuple[str, ...]
+    seed: tuple[int, ...]
+    size: int
+
+    @property
+    def folder(self) -> str:
+        if self.system == "navicam":
+            return self.name
+        low = (int(self.name) - 1) // 10 * 10 + 1
+        return f"Galar_Frames_{low:03d}_{low + 9:03d}/{self.name}"
+
+    @property
+    def csv(self) -> str:
+        return f"{self.name}.csv" if self.system == "navicam" else f"{LABELS_FOLDER}/{self.name}.csv"
+
+    def numbers(self) -> np.ndarray:
+        """Frame numbers, int64 [T]: steps of 5 (PillCam) or 1, the recording starting somewhere before the first."""
+        first = int(np.random.default_rng([*self.seed, 1]).integers(1, 120))
+        step = 5 if self.system == "pillcam" else 1
+        return step * np.arange(first, first + self.frames)
+
+    def file(self, number: int) -> str:
+        return f"frame_{number:07d}.png" if self.system == "navicam" else f"frame_{number:06d}.PNG"
+
+
+def plan(cfg: configs.Phantom) -> tuple[list[Study], list[Study]]:
+    """The training and the test studies of a configuration: identities, lengths, and who shows which label."""
+    rng = np.random.default_rng([cfg.seed, 0])
+    late = cfg.pillcam // 3  # some of the data article's test studies 61-80, so that its split has two sides
+    names = [*_spread(1, 38, cfg.pillcam - late), *_spread(62, 80, late), *_spread(40, 60, cfg.olympus)]
+    systems = ["pillcam"] * cfg.pillcam + ["olympus"] * cfg.olympus
+    train = _studies(cfg, [str(n) for n in names], systems, rng, least=2)
+    tests = [f"ukdd_navi_{90001 + 7 * i}" for i in range(cfg.navicam)]
+    return train, _studies(cfg, tests, ["navicam"] * cfg.navicam, rng, least=0)
+
+
+def _spread(low: int, high: int, n: int) -> list[int]:
+    return [int(x) for x in np.linspace(low, high, n + 1)[:n] + (high - low) / (2 * n)] if n else []
+
+
+def _studies(cfg: configs.Phantom, names: list[str], systems: list[str], rng, least: int) -> list[Study]:
+    n = len(names)
+    if n == 0:
+        return []
+    lengths = rng.uniform(0.75, 1.25, n)
+    lengths = np.maximum(40, np.round(cfg.frames * lengths / lengths.mean())).astype(int)
+    present: list[set[str]] = [set() for _ in range(n)]
+    for label, share in STUDY_SHARE.items():
+        count = min(n, max(least, round(share * n)))
+        fits = [i for i in range(n) if _needs(label) <= present[i]]
+        load = {i: len(present[i]) + rng.uniform(0, 6) for i in fits}
+        for i in sorted(fits, key=load.__getitem__)[:count]:
+            present[i].add(label)
+    sizes = {k: cfg.size or mucosa.SYSTEMS[k].size for k in mucosa.SYSTEMS}
+    return [
+        Study(name, system, int(length), tuple(x for x in LABELS if x in shown), (cfg.seed, _code(name)), sizes[system])
+        for name, system, length, shown in zip(names, systems, lengths, present, strict=True)
+    ]
+
+
+def _code(name: str) -> int:
+    return int(name.rsplit("_", 1)[-1])
+
+
+def _needs(label: str) -> set[str]:
+    """Landmarks lie between two regions; a mouth is not left without an esophagus."""
+    return {
+        "z-line": {"esophagus", "stomach"},
+        "pylorus": {"stomach", "small intestine"},
+        "ileocecal valve": {"small intestine", "colon"},
+    }.get(label, set())
+
+
+def timeline(study: Study) -> np.ndarray:
+    """Labels, uint8 [T, 17]: regions in order, landmarks at their changes, findings in their regions."""
+    rng = np.random.default_rng([*study.seed, 2])
+    labels = np.zeros((study.frames, N_LABELS), np.uint8)
+    segments = _regions(study, rng)
+    for region, start, end in segments:
+        labels[start:end, COLUMN[region]] = 1
+    _landmarks(study, segments, labels, rng)
+    for label in HABITS:
+        if label in study.present:
+            _finding(study, label, segments, labels, rng)
+    return labels
+
+
+def _regions(study: Study, rng) -> list[tuple[str, int, int]]:
+    """(region, first row, row after the last) without gaps; sometimes the pylorus is passed back and forth."""
+    total, parts = study.frames, []
+    short = {"mouth": 13 / 450, "esophagus": 12 / 450}
+    for region in (r for r in REGIONS if r in study.present and r in short):
+        parts.append([region, max(3, round(total * short[region] * rng.uniform(0.4, 1.0)))])
+    rest = total - sum(n for _, n in parts)
+    share = {"stomach": rng.uniform(0.1, 0.24), "small intestine": 0.4, "colon": rng.uniform(0.28, 0.55)}
+    share = {r: s for r, s in share.items() if r in study.present}
+    lengths = {r: round(rest * s / sum(share.values())) for r, s in share.items()}
+    lengths["small intestine"] += rest - sum(lengths.values())
+    parts += [[r, n] for r, n in lengths.items()]
+    if "pylorus" in study.present and lengths["stomach"] >= 40 and rng.random() < 0.5:
+        at = [r for r, _ in parts].index("stomach")
+        back = (int(rng.integers(8, 15)), int(rng.integers(8, 15)))
+        parts[at][1] -= back[1]
+        parts[at + 1][1] -= back[0]
+        parts[at + 1 : at + 1] = [["small intestine", back[0]], ["stomach", back[1]]]
+    ends = np.cumsum([n for _, n in parts])
+    return [(r, int(e - n), int(e)) for (r, n), e in zip(parts, ends, strict=True)]
+
+
+def _landmarks(study: Study, segments, labels: np.ndarray, rng) -> None:
+    """Shares before the change as counted in Galar: z-line all, pylorus 0.61, ileocecal valve 0.88."""
+    rules = {
+        ("esophagus", "stomach"): ("z-line", 2, 1.0),
+        ("stomach", "small intestine"): ("pylorus", 7, 0.61),
+        ("small intestine", "stomach"): ("pylorus", 5, 0.5),
+        ("small intestine", "colon"): ("ileocecal valve", 6, 0.88),
+    }
+    for (before, start, change), (after, _, end) in itertools.pairwise(segments):
+        name, median, share = rules.get((before, after), ("", 0, 0))
+        if name in study.present:
+            length = _length(median, rng, most=3 * median)
+            ahead = max(1, round(length * share))
+            labels[max(start, change - ahead) : min(end, change + length - ahead), COLUMN[name]] = 1
+
+
+def _length(median: float, rng, most: float) -> int:
+    """Event length in frames: log-normal about Galar's median; the very long tail does not fit a short study."""
+    return int(np.clip(round(median * np.exp(rng.normal(0, 0.55))), 2, max(2, most)))
+
+
+def _finding(study: Study, label: str, segments, labels: np.ndarray, rng) -> None:
+    """Place events of one finding until its share of frames is reached; focal findings keep clear of each other."""
+    habit = HABITS[label]
+    budget = max(2.0, study.frames * habit.share / max(STUDY_SHARE[label], 0.2))
+    spans = [(r, a, b) for r, a, b in segments if r in habit.where and b - a >= 6]
+    odds = np.array([habit.where[r] * np.sqrt(b - a) for r, a, b in spans])
+    own = labels[:, COLUMN[label]]
+    focal = [COLUMN[x] for x in HABITS if x != "blood"]
+    landmarks = [COLUMN[x] for x in LANDMARKS]
+    for attempt in range(400):
+        if budget <= 0:
+            return
+        _, a, b = spans[rng.choice(len(spans), p=odds / odds.sum())]
+        length = _length(habit.median, rng, most=min(4 * habit.median, (b - a) // 3, budget + 2))
+        start = int(rng.integers(a + 1, max(a + 2, b - length)))
+        around = slice(max(0, start - 3), start + length + 3)
+        if own[around].any() or labels[around, landmarks].any():
+            continue
+        if label != "blood" and attempt < 300 and labels[around][:, focal].any():
+            continue  # after 300 tries a crowded study lets lesions share frames
+        own[start : start + length] = 1
+        if label == "active bleeding" and "blood" in study.present and rng.random() < 0.6:
+            labels[start + 1 : start + length, COLUMN["blood"]] = 1  # what runs down is labelled blood as well
+        budget -= length
+
+
+# ------------------------------------------------------------------------------------------------------------ layouts
+
+
+def write(cfg: configs.Phantom, root: Path | str, test_root: Path | str, truth: Path | str, workers: int = -1) -> dict:
+    """Write the data set; returns {"studies", "frames", "rendered", "seconds"}, `rendered` = frames made by this call.
+
+    The same configuration and renderer find finished studies and keep them; anything else is first removed and made
+    anew. PhantomError if a folder holds something that this module did not write.
+    """
+    started = time.time()
+    root, test_root, truth = Path(root), Path(test_root), Path(truth)
+    train, test = plan(cfg)
+    key = {"phantom": asdict(cfg), "code": stage.code_hash(__file__), "cv2": cv2.__version__, "numpy": np.__version__}
+    for folder, studies in ((root, train), (test_root, test)):
+        _claim(folder, [*(s.folder for s in studies), *(s.csv for s in studies)], key, truth)
+    jobs = [(root, s, key) for s in train] + [(test_root, s, key) for s in test]
+    todo = [job for job in jobs if not _stage(*job).current()]
+    total = sum(s.frames for _, s, _ in todo)
+    workers = min(len(todo), os.cpu_count() if workers < 0 else max(workers, 1))
+    with tqdm(total=total, unit="frame", desc="phantom", disable=not total) as bar:
+        if workers <= 1:
+            for job in todo:
+                bar.update(write_study(*job))
+        else:
+            with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+                longest = sorted(todo, key=lambda job: -job[1].frames * job[1].size)
+                for done in as_completed([pool.submit(write_study, *job) for job in longest]):
+                    bar.update(done.result())
+    if train:
+        _metadata(root, train)
+    events.write_events(truth, {s.name: events.from_label_sets(s.numbers(), timeline(s)) for s in test})
+    return {
+        "studies": len(jobs),
+        "frames": sum(s.frames for _, s, _ in jobs),
+        "rendered": total,
+        "seconds": round(time.time() - started, 1),
+    }
+
+
+def _stage(root: Path, study: Study, key: dict) -> stage.Stage:
+    return stage.Stage(root / MARKER, study.name, {**key, "study": asdict(study)})
+
+
+def _claim(root: Path, paths: list[str], key: dict, truth: Path) -> None:
+    """Mark `root` as ours; clear what an older configuration left; refuse a folder that somebody else filled."""
+    marker = root / MARKER / "paths.json"
+    if not marker.exists():
+        for path in (root, truth):
+            if path.is_file() or (path.is_dir() and any(path.iterdir())):
+                raise PhantomError(f"{path}: exists and is no phantom data set; it is left alone, choose another path")
+        old = {"key": key, "paths": paths}
+    else:
+        old = json.loads(marker.read_text())
+    for path in old["paths"] if old["key"] != key else []:
+        target = root / path
+        shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+    if old["key"] != key:
+        shutil.rmtree(root / MARKER / "manifests", ignore_errors=True)
+        for folder in {(root / path).parent for path in old["paths"]} - {root}:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # only if empty
+    if old["key"] != key or not marker.exists():  # a rerun that changes nothing leaves the folder's time alone
+        stage.write_json(marker, {"key": key, "paths": paths})
+
+
+def write_study(root: Path, study: Study, key: dict) -> int:
+    """Render one study below `root`, its CSV, then its manifest; returns the number of frames."""
+    cv2.setNumThreads(1)  # studies are spread over processes
+    current = _stage(root, study, key)
+    labels, numbers = timeline(study), study.numbers()
+    journey = mucosa.Journey(labels, study.system, study.seed, study.size)
+    folder = root / study.folder
+    part = root / MARKER / f"{study.name}.part"  # a half-written study never lies where frames are looked for
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    views = []
+    for row, number in enumerate(numbers):
+        image, view = journey.frame(row)
+        ok, data = cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), PNG)
+        if not ok:
+            raise PhantomError(f"{study.name}: frame {number} cannot be encoded as PNG")
+        (part / study.file(int(number))).write_bytes(data)
+        views.append(view)
+    table = _test_table(study, numbers) if study.system == "navicam" else _table(study, numbers, labels, views)
+    with stage.atomic(root / study.csv) as temporary:
+        table.to_csv(temporary, index=False, sep=";" if study.system == "navicam" else ",")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(part, folder)
+    current.finish([root / study.csv, *folder.iterdir()], frames=len(numbers))
+    return len(numbers)
+
+
+def _table(study: Study, numbers: np.ndarray, labels: np.ndarray, views: list[dict[str, int]]) -> pd.DataFrame:
+    """Galar's label table: 27 columns, 32 for Olympus."""
+    step = 5 if study.system == "pillcam" else 1
+    table = {"index": numbers // step, **{name: labels[:, i] for name, i in COLUMN.items()}, "frame": numbers}
+    table["section"] = np.array(REGIONS)[labels[:, : len(REGIONS)].argmax(1)]
+    if study.system == "olympus":
+        table |= {name: [view[name] for view in views] for name in VIEW}
+        return pd.DataFrame(table).reindex(columns=[*VIEW, *COLUMNS], fill_value=0)
+    return pd.DataFrame(table).reindex(columns=COLUMNS, fill_value=0)
+
+
+def _test_table(study: Study, numbers: np.ndarray) -> pd.DataFrame:
+    """The challenge's table: file names and 21 empty label columns."""
+    return pd.DataFrame({"frame_file": [study.file(int(n)) for n in numbers]}).reindex(columns=TEST_COLUMNS)
+
+
+def _metadata(root: Path, studies: list[Study]) -> None:
+    """metadata.csv with the stray spaces of the original."""
+    rng = np.random.default_rng(len(studies))
+    lines = ["File Name,Capsule System,Gender,Age"]
+    for study in studies:
+        system = {"pillcam": "PillCam", "olympus": "Olympus"}[study.system]
+        lines.append(f"{study.name} , {system},{rng.choice(['F', 'M'])} , {rng.integers(24, 86)}")
+    text = "\n".join(lines) + "\n"
+    if not (root / "metadata.csv").exists() or (root / "metadata.csv").read_text() != text:
+        with stage.atomic(root / "metadata.csv") as temporary:
+            temporary.write_text(text)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m rarevision.phantom", description=__doc__.splitlines()[0])
+    parser.add_argument("--config", help="TOML file; its [phantom] and [data] are the defaults of what follows")
+    parser.add_argument("--root", type=Path, help="training studies (data.root)")
+    parser.add_argument("--test-root", type=Path, help="test studies (data.test_root)")
+    parser.add_argument("--truth", type=Path, help="events of the test studies (data.test_truth)")
+    for name in ("seed", "pillcam", "olympus", "navicam", "frames", "size"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--workers", type=int, help="processes; -1 = one per core")
+    args = parser.parse_args(arguments)
+    cfg = configs.load(args.config) if args.config else configs.Config()
+    given = {k: v for k, v in vars(args).items() if v is not None and hasattr(cfg.phantom, k)}
+    truth = args.truth or (Path(cfg.data.test_truth) if cfg.data.test_truth else None)
+    if truth is None or not (args.config or (args.root and args.test_root)):
+        parser.error("say where: --config with data.test_truth, or --root, --test-root and --truth")
+    facts = write(
+        replace(cfg.phantom, **given),
+        args.root or cfg.data.root,
+        args.test_root or cfg.data.test_root,
+        truth,
+        cfg.data.workers if args.workers is None else args.workers,
+    )
+    rate = f", {facts['rendered'] / max(facts['seconds'], 0.1):.0f} frames/s" if facts["rendered"] else ", all kept"
+    print(f"{facts['studies']} studies, {facts['frames']} frames, {facts['rendered']} rendered{rate}")
+
+
+if __name__ == "__main__":
+    main()
