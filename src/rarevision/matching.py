@@ -1,0 +1,175 @@
+"""The matching: which predicted event takes which true one, and what each pair of study and label earns for it.
+
+The challenge's rule. tIoU of two inclusive intervals = shared frames / frames in either. For one study and label, walk
+the predictions in file order; each takes the first truth event, in file order, that is still free and has tIoU >=
+threshold. AP = sum over hits of (hits so far / predictions so far) / number of truth events; without truth events 1 if
+nothing is predicted, else 0. Results are equal to the literal rule, to the last bit: the same integer frame counts are
+divided and the same sums taken in the same order. Only the search is faster: candidates come from two binary searches.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rarevision.events import MAX_FRAME, Events, EventsError
+from rarevision.labels import COLUMN, FINDINGS, N_LABELS
+
+SPAN = 1 << 32  # more than any frame number: pair * SPAN + frame sorts by pair, then by frame
+BLOCK = 1 << 21  # candidate pairs held at once; only heavily overlapping truth needs more than one block
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """One row per event and label, by `pair` = study * 17 + label, and in file order within a pair; int64 [N] each."""
+
+    pair: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.pair)
+
+
+def flatten(events: Events, studies: Sequence[str]) -> Intervals:
+    """The events of `studies` as intervals; an event counts once for each name in its label list."""
+    rows = [row for study in studies for row in events[study]]
+    if not rows:
+        return Intervals(*np.zeros((3, 0), np.int64))
+    starts, ends, names = zip(*rows, strict=True)
+    sets: dict[tuple[str, ...], int] = {}
+    which = np.array([sets.setdefault(tuple(labels), len(sets)) for labels in names])
+    size = np.array([len(labels) for labels in sets])
+    columns = np.array([COLUMN[name] for labels in sets for name in labels], np.int64)
+    times = size[which]
+    row = np.repeat(np.arange(len(rows)), times)
+    within = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+    column = columns[(np.cumsum(size) - size)[which][row] + within]
+    study = np.repeat(np.arange(len(studies)), [len(events[s]) for s in studies])
+    pair = study[row] * N_LABELS + column
+    order = np.argsort(pair, kind="stable")
+    start, end = (np.array(bounds, np.int64)[row][order] for bounds in (starts, ends))
+    if ((start < 0) | (start > end) | (end > MAX_FRAME)).any():
+        n = int(row[order][np.argmax((start < 0) | (start > end) | (end > MAX_FRAME))])
+        raise EventsError(f"study {studies[study[n]]}: {rows[n]} needs 0 <= start <= end <= {MAX_FRAME}")
+    return Intervals(pair[order], start, end)
+
+
+def _candidates(truth: Intervals, predicted: Intervals, lowest: float) -> Iterator[tuple[np.ndarray, ...]]:
+    """Blocks of (prediction, truth event, tIoU) with tIoU >= lowest, by prediction, then by truth event in file order.
+
+    tIoU >= 0.5 means that the shared frames are at least half of the prediction, hence include one of its two middle
+    frames; so only truth events over these are looked at: at most two where truth events do not overlap.
+    """
+    order = np.lexsort((truth.start, truth.pair))
+    opens = truth.pair[order] * SPAN + truth.start[order]
+    reach = np.maximum.accumulate(truth.pair[order] * SPAN + truth.end[order])
+    length = predicted.end - predicted.start + 1
+    half = lowest >= 0.5
+    left = predicted.start + (length - 1) // 2 if half else predicted.start
+    right = predicted.start + length // 2 if half else predicted.end
+    low = np.searchsorted(reach, predicted.pair * SPAN + left, "left")
+    count = np.maximum(np.searchsorted(opens, predicted.pair * SPAN + right, "right") - low, 0)
+    total = np.cumsum(count)
+    first = 0
+    while first < len(predicted):
+        before = total[first] - count[first]
+        last = max(int(np.searchsorted(total, before + BLOCK, "right")), first + 1)
+        n = count[first:last]
+        p = np.repeat(np.arange(first, last), n)
+        g = order[np.repeat(low[first:last] - (total[first:last] - n), n) + np.arange(before, before + len(p))]
+        shared = np.minimum(predicted.end[p], truth.end[g]) - np.maximum(predicted.start[p], truth.start[g]) + 1
+        shared = np.maximum(shared, 0)
+        tiou = shared / (length[p] + (truth.end[g] - truth.start[g] + 1) - shared)
+        near = tiou >= lowest
+        p, g, tiou = p[near], g[near], tiou[near]
+        by = np.lexsort((g, p))
+        yield p[by], g[by], tiou[by]
+        first = last
+
+
+def match(truth: Intervals, predicted: Intervals, thresholds: Sequence[float]) -> np.ndarray:
+    """Row of the truth event that each prediction takes, -1 for a miss; int64 [len(thresholds), len(predicted)]."""
+    if not all(0 < t <= 1 for t in thresholds):
+        raise ValueError(f"tIoU thresholds must lie in (0, 1], not {tuple(thresholds)}")
+    taken_by = np.full((len(thresholds), len(predicted)), -1, np.int64)
+    if not len(truth) or not len(predicted):
+        return taken_by
+    free = [bytearray(b"\1") * len(truth) for _ in thresholds]
+    for p, g, tiou in _candidates(truth, predicted, min(thresholds)):
+        for k, threshold in enumerate(thresholds):
+            near = tiou >= threshold
+            done, open_, hits = -1, free[k], []
+            for i, j in zip(p[near].tolist(), g[near].tolist(), strict=True):
+                if i != done and open_[j]:
+                    open_[j] = 0
+                    done = i
+                    hits.append((i, j))
+            if hits:
+                i, j = np.array(hits).T
+                taken_by[k, i] = j
+    return taken_by
+
+
+def precisions(truth: Intervals, predicted: Intervals, taken: np.ndarray, pairs: int) -> np.ndarray:
+    """AP of each of `pairs` pairs of study and label, float64 [pairs], from one row of `match`."""
+    n_truth, n_predicted = (np.bincount(x.pair, minlength=pairs) for x in (truth, predicted))
+    before = np.cumsum(n_predicted) - n_predicted  # predictions of earlier pairs
+    hit = np.flatnonzero(taken >= 0)
+    pair = predicted.pair[hit]
+    n_hits = np.bincount(pair, minlength=pairs)
+    so_far = np.arange(1, len(hit) + 1) - (np.cumsum(n_hits) - n_hits)[pair]
+    total = np.bincount(pair, so_far / (hit + 1 - before[pair]), minlength=pairs)
+    return np.where(n_truth > 0, total / np.maximum(n_truth, 1), n_predicted == 0)
+
+
+def average_precision(truth: np.ndarray, predicted: np.ndarray, threshold: float) -> float:
+    """AP of one study and label: `truth` int [m, 2] and `predicted` int [n, 2], inclusive, in file order."""
+    rows = [np.asarray(x, np.int64).reshape(-1, 2) for x in (truth, predicted)]
+    t, p = (Intervals(np.zeros(len(x), np.int64), x[:, 0], x[:, 1]) for x in rows)
+    return float(precisions(t, p, match(t, p, [threshold])[0], 1)[0])
+
+
+def touches(rows: Intervals, others: Intervals) -> np.ndarray:
+    """Whether each of `rows` shares a frame with any of `others` of the same study and label; bool [len(rows)]."""
+    opened = np.searchsorted(np.sort(others.pair * SPAN + others.start), rows.pair * SPAN + rows.end, "right")
+    closed = np.searchsorted(np.sort(others.pair * SPAN + others.end), rows.pair * SPAN + rows.start, "left")
+    return opened > closed
+
+
+def workload(truth: Events, prediction: Events, studies: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """What a reader finds and looks at who opens the first n proposals of every study, n = 0, 1, 2, ...
+
+    A proposal is a predicted event that names a finding; file order is the confidence order. A true finding is found
+    once a proposal with its label shares a frame with it. Returns `found`, true findings found, and `looked`, distinct
+    frames seen, both int64 [n_max + 1], summed over `studies`.
+    """
+    names = frozenset(FINDINGS)
+    found_at, seen_at, seen = [], [], []
+    for study in studies:
+        proposals = [e for e in prediction[study] if names.intersection(e.labels)]
+        true = [e for e in truth[study] if names.intersection(e.labels)]
+        if not proposals:
+            continue
+        # Between neighbouring cuts nothing changes, so whole pieces are painted, not frames.
+        bounds = np.array([(e.start, e.end + 1) for e in proposals + true], np.int64)
+        cuts = np.unique(bounds)
+        pieces = np.searchsorted(cuts, bounds).tolist()
+        rank = {name: np.full(len(cuts), len(proposals), np.int64) for name in FINDINGS}
+        for n in range(len(proposals) - 1, -1, -1):  # backwards: the earliest proposal paints last
+            a, b = pieces[n]
+            for name in names.intersection(proposals[n].labels):
+                rank[name][a:b] = n
+        for (a, b), event in zip(pieces[len(proposals) :], true, strict=True):
+            first = [int(rank[name][a:b].min()) for name in event.labels if name in names]
+            found_at += [n + 1 for n in first if n < len(proposals)]
+        earliest = np.min(list(rank.values()), axis=0)[:-1]
+        opened = earliest < len(proposals)
+        seen_at.append(earliest[opened] + 1)
+        seen.append(np.diff(cuts)[opened])
+    steps = max([int(at.max()) for at in seen_at], default=0) + 1
+    found = np.cumsum(np.bincount(np.array(found_at, np.int64), minlength=steps))
+    looked = np.zeros(steps, np.int64)
+    for at, frames in zip(seen_at, seen, strict=True):
+        np.add.at(looked, at, frames)
+    return found, np.cumsum(looked)
