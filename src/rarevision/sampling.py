@@ -14,8 +14,8 @@ from torch.utils.data import Sampler
 def frame_weights(labels: np.ndarray, kind: Literal["none", "inverse", "sqrt"] = "sqrt") -> np.ndarray:
     """Sampling weight of every frame, float64 [N], from labels [N, C].
 
-    A frame counts as its rarest active label c, whose share of the frames is f_c: weight 1 (`none`), 1 / f_c (`inverse`)
-    or 1 / sqrt(f_c) (`sqrt`, the published one). A frame without any label weighs as much as the commonest label's.
+    A frame counts as its rarest active label c, whose share of the frames is f_c: weight 1 (`none`), 1 / f_c
+    (`inverse`) or 1 / sqrt(f_c) (`sqrt`, the published one). A frame without any label weighs as much as the commonest label's.
     """
     weights = np.ones(len(labels))
     if kind == "none":
@@ -31,7 +31,7 @@ def frame_weights(labels: np.ndarray, kind: Literal["none", "inverse", "sqrt"] =
 
 
 def draw(weights: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """`size` positions with replacement, int64, each with probability weights / sum; any length (torch stops at 2^24)."""
+    """`size` positions with replacement, int64, each with probability weights / sum; torch stops at 2^24."""
     bounds = np.cumsum(weights, dtype=np.float64)
     if not (len(bounds) and np.isfinite(bounds[-1]) and bounds[-1] > 0):
         raise ValueError("sampling weights must be finite, with a positive sum")
@@ -45,11 +45,11 @@ class Draws(Sampler):
 
     rows      int64 [N]: the rows of the index that may be drawn
     weights   float64 [N], or None: every row once, in random order, before any comes again
-    size      draws per epoch, 0 = N; rounded up to whole global batches, so that no batch is short: batch norm needs two
+    size      draws per epoch, 0 = N; rounded up to whole global batches, so that none is short: batch norm needs two
               frames, and a short batch would weigh its frames more
     batch     global batch: over `world` processes and `accumulate` steps, of which this process is `rank`
 
-    One global batch is cut into accumulate * world parts in order; part a * world + r is process r's a-th. So one process
+    One global batch is cut into accumulate * world parts in order; part a * world + r is process r's a-th. One process
     with `accumulate=2` and two processes with `accumulate=1` form the same parts.
     """
 
