@@ -15,7 +15,8 @@ def frame_weights(labels: np.ndarray, kind: Literal["none", "inverse", "sqrt"] =
     """Sampling weight of every frame, float64 [N], from labels [N, C].
 
     A frame counts as its rarest active label c, whose share of the frames is f_c: weight 1 (`none`), 1 / f_c
-    (`inverse`) or 1 / sqrt(f_c) (`sqrt`, the published one). A frame without any label weighs as much as the commonest label's.
+    (`inverse`) or 1 / sqrt(f_c) (`sqrt`, the published one). A frame without any label weighs as much as one with the
+    commonest.
     """
     weights = np.ones(len(labels))
     if kind == "none":
