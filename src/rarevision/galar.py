@@ -1,0 +1,377 @@
+"""The frame index: which frames a data set holds, where they lie, what they are labelled.
+
+Frames and label rows are joined on the number in the file's name (the CSV's `frame`), never on `index`, which only
+counts rows: PillCam studies have frame = 5 * index (Le Floch et al., Galar, Scientific Data 2025). An index of all 3.5
+million frames is a handful of arrays (80 MB); paths are rebuilt from folder, prefix, digits and suffix when needed.
+
+    python -m rarevision.galar verify DATA_ROOT [--full]     checks a data set before hours of training
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm.auto import tqdm
+
+from rarevision.labels import LABELS, N_LABELS
+from rarevision.layout import DataError, Scan, labels_folder, read_label_csv, read_systems, read_test_csv, scan
+from rarevision.scores import natural
+from rarevision.stage import atomic, digest
+
+__all__ = ["DataError", "FrameIndex", "fingerprint", "read_galar", "read_test"]
+
+SIZES = {336: "olympus", 480: "navicam", 512: "pillcam", 576: "pillcam"}  # px, width of a frame
+RATIOS = {5: "pillcam", 1: "olympus"}  # frame / index, in Galar only
+
+
+@dataclass(frozen=True, eq=False)
+class FrameIndex:
+    """All N frames of a data set: studies contiguous, frames ascending in each; a row is a position in these arrays.
+
+    Pickled to a spawned worker, the arrays travel as shared memory (torch's reductions); forked workers share the
+    pages: no worker holds a copy.
+    """
+
+    root: Path
+    studies: tuple[str, ...]
+    offsets: np.ndarray  # int64 [n_studies + 1]: study k has rows offsets[k] .. offsets[k + 1]
+    frame: np.ndarray  # int32 [N], the number in the file's name
+    labels: np.ndarray | None  # uint8 [N, 17], None where unknown
+    systems: tuple[str, ...]  # 'pillcam' | 'olympus' | 'navicam' | 'unknown', per study
+    folders: tuple[str, ...]  # below root, per study
+    variants: tuple[tuple[str, int, str], ...]  # (prefix, digits, suffix) of file names
+    variant: np.ndarray  # uint8 [N], code into `variants`
+    _shared: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def rows(self, study: str) -> slice:
+        if study not in self.studies:
+            raise DataError(f"study {study!r} is not in the index of {self.root}; it holds {', '.join(self.studies)}")
+        k = self.studies.index(study)
+        return slice(int(self.offsets[k]), int(self.offsets[k + 1]))
+
+    def path(self, row: int) -> Path:
+        return self.root / self.folders[int(self.study_of(row))] / self.name(row)
+
+    def name(self, row: int) -> str:
+        prefix, digits, suffix = self.variants[self.variant[row]]
+        return f"{prefix}{self.frame[row]:0{digits}d}{suffix}"
+
+    def study_of(self, rows: Any) -> np.ndarray:
+        """Position in `studies` of each row."""
+        return np.searchsorted(self.offsets, rows, side="right") - 1
+
+    def select(self, studies: Any) -> "FrameIndex":
+        """The same index for some studies only, in the order given."""
+        slices = [self.rows(s) for s in studies]
+        rows = np.concatenate([np.arange(s.start, s.stop) for s in slices] or [np.empty(0, np.int64)])
+        codes = [self.studies.index(s) for s in studies]
+        return replace(
+            self,
+            studies=tuple(studies),
+            offsets=np.cumsum([0, *(s.stop - s.start for s in slices)]).astype(np.int64),
+            frame=self.frame[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            systems=tuple(self.systems[k] for k in codes),
+            folders=tuple(self.folders[k] for k in codes),
+            variant=self.variant[rows],
+            _shared={},
+        )
+
+    def save(self, path: str | Path, notes: dict[str, Any] | None = None) -> None:
+        """Parquet with the columns study, frame, variant and the 17 labels; everything small in its metadata."""
+        lengths = np.diff(self.offsets)
+        codes = np.repeat(np.arange(len(lengths), dtype=np.int16), lengths)
+        study = pa.DictionaryArray.from_arrays(codes, pa.array(self.studies, pa.string()))
+        columns = {"study": study, "frame": self.frame, "variant": self.variant}
+        if self.labels is not None:
+            columns |= {name: self.labels[:, i] for i, name in enumerate(LABELS)}
+        small = {k: getattr(self, k) for k in ("studies", "systems", "folders", "variants")}
+        small |= {"root": str(self.root), "offsets": self.offsets.tolist(), "notes": notes or {}}
+        table = pa.table(columns).replace_schema_metadata({"rarevision": json.dumps(small)})
+        with atomic(path) as temporary:
+            pq.write_table(table, temporary, compression="zstd", row_group_size=1 << 18)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "FrameIndex":
+        return _load(path)[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        import torch
+
+        state = dict(self.__dict__)
+        for name in ("offsets", "frame", "labels", "variant"):
+            if state[name] is not None:
+                if name not in self._shared:
+                    self._shared[name] = torch.from_numpy(np.array(state[name])).share_memory_()
+                state[name] = self._shared[name]
+        return state | {"_shared": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name in ("offsets", "frame", "labels", "variant"):
+            if state[name] is not None:
+                state["_shared"][name] = state[name]
+                state[name] = state[name].numpy()
+        self.__dict__.update(state)
+
+
+def _load(path: str | Path) -> tuple[FrameIndex, dict[str, Any]]:
+    try:
+        with pq.ParquetFile(path) as parquet:
+            small = json.loads(parquet.schema_arrow.metadata[b"rarevision"])
+            n, names = parquet.metadata.num_rows, parquet.schema_arrow.names
+            frame, variant = np.empty(n, np.int32), np.empty(n, np.uint8)
+            labels = np.empty((n, N_LABELS), np.uint8) if LABELS[0] in names else None
+            wanted = [name for name in names if name != "study"]
+            start = 0
+            for batch in parquet.iter_batches(1 << 16, columns=wanted):  # in pieces: the peak stays at the arrays' size
+                rows = slice(start, start := start + len(batch))
+                frame[rows], variant[rows] = batch["frame"].to_numpy(), batch["variant"].to_numpy()
+                if labels is not None:
+                    for i, name in enumerate(LABELS):
+                        labels[rows, i] = batch[name].to_numpy()
+    except FileNotFoundError:
+        raise
+    except (OSError, KeyError, TypeError, pa.ArrowException, json.JSONDecodeError) as error:
+        raise DataError(f"{path}: not a frame index ({error}); delete it and run stage 01 again") from None
+    index = FrameIndex(
+        root=Path(small["root"]),
+        studies=tuple(small["studies"]),
+        offsets=np.asarray(small["offsets"], np.int64),
+        frame=frame,
+        labels=labels,
+        systems=tuple(small["systems"]),
+        folders=tuple(small["folders"]),
+        variants=tuple((p, d, s) for p, d, s in small["variants"]),
+        variant=variant,
+    )
+    return index, small["notes"]
+
+
+def fingerprint(root: str | Path) -> str:
+    """Hash over name, size and mtime of every frame and table below root: any change of one changes it.
+
+    Reads no file; a stat per file (about 5 us on a local disk, so 20 s for the whole of Galar).
+    """
+    root = Path(root)
+    _require(root)
+    seen = hashlib.sha256()
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            if not name.startswith("."):
+                try:
+                    stat = os.stat(os.path.join(folder, name))
+                    facts = f"{os.path.relpath(folder, root)}/{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n"
+                except FileNotFoundError:  # a broken link, or gone this instant: that is a state too
+                    facts = f"{os.path.relpath(folder, root)}/{name}\0gone\n"
+                seen.update(facts.encode(errors="surrogateescape"))
+    return seen.hexdigest()
+
+
+def read_galar(
+    root: str | Path,
+    labels: str = "",
+    missing: Literal["error", "zero"] = "error",
+    cache: str | Path | None = None,
+    progress: bool = True,
+) -> tuple[FrameIndex, pd.DataFrame]:
+    """Index of the labelled frames below `root` and a coverage report, one line per study.
+
+    Frames without labels and labels without frames are counted in the report and left out, so that partial copies
+    work. `labels`: folder of CSVs below root ("" = the newest whose name contains "Labels"); `missing`: what a label
+    column that a CSV lacks means; `cache`: parquet file that keeps the result and gives it back while no folder and no
+    table changed.
+    Raises DataError naming file and line for anything that cannot be right.
+    """
+    root = Path(root)
+    _require(root)
+    found = scan(root, progress)
+    folder = labels_folder(root, labels, found)
+    tables = {p.stem: p for p in folder_tables(folder)}
+    stamp = digest([found.stamp, missing, [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in tables.values()]])
+    if cache is not None and Path(cache).exists():
+        index, notes = _load(cache)
+        if notes.get("stamp") == stamp:
+            return replace(index, root=root), _report(notes["report"])
+    found.raise_faults()
+    for name, images in found.unnamed.items():
+        if Path(name).name in tables:
+            raise DataError(f"{root / name / images[0]}: no frame number in the name; write frame_<number>.png")
+    both = sorted(tables.keys() & found.folders.keys(), key=natural)
+    if not both:
+        raise DataError(
+            f"{root}: no study has both frames and labels; frames of {_some(found.folders)}, labels ({folder}) of "
+            f"{_some(tables)}; a study's folder and its CSV must have the same name"
+        )
+    systems = read_systems(found.tables)
+    lines, parts = [], []
+    studies = sorted(tables.keys() | found.folders.keys(), key=natural)
+    for study in tqdm(studies, "labels", disable=not progress, unit="study"):
+        line: dict[str, Any] = {"study": study, "on_disk": 0, "labelled": 0, "joined": 0, "ratio": np.nan, "note": ""}
+        if study in tables:
+            frame, values, counter = read_label_csv(tables[study], missing)
+            line |= {"labelled": len(frame), "ratio": _ratio(frame, counter)}
+        if study in found.folders:
+            line |= _facts(root, found, study)
+        line["system"] = systems.get(study) or _system(line)
+        if line["system"] == "unknown" and study in systems:
+            line["note"] = "metadata.csv: a capsule system other than PillCam, Olympus, NaviCam"
+        if study in tables and study in found.folders:
+            part = found.folders[study]
+            joined, on_disk, labelled = np.intersect1d(part.frame, frame, assume_unique=True, return_indices=True)
+            line["joined"] = len(joined)
+            by_index = counter is not None and np.isin(part.frame, counter).mean() > 0.99
+            if by_index and len(joined) < 0.9 * len(part.frame):
+                line["note"] = "file numbers follow `index`, not `frame`: rename the files"
+            if not len(joined):
+                raise DataError(
+                    f"{root / part.path} and {tables[study]}: nothing joined; files number {_span(part.frame)}, the "
+                    f"`frame` column {_span(frame)}. {line['note']}"
+                )
+            parts.append(
+                (study, line["system"], part.path, joined.astype(np.int32), part.variant[on_disk], values[labelled])
+            )
+        elif study in tables:
+            line["note"] = "labels without frames"
+        else:
+            line["note"] = "frames without labels"
+        lines.append(line)
+    index = _index(root, found, parts)
+    if cache is not None:
+        index.save(cache, {"stamp": stamp, "report": lines})
+    return index, _report(lines)
+
+
+def read_test(root: str | Path, progress: bool = True) -> tuple[FrameIndex, pd.DataFrame]:
+    """Index (labels None) and coverage report of unlabelled studies: `<root>/[.../]<study>/frame_*.(png|jpg)`.
+
+    A `<study>.csv` anywhere below root is only compared with the frames on disk.
+    """
+    root = Path(root)
+    _require(root)
+    found = scan(root, progress)
+    found.raise_faults()
+    if not found.folders:
+        first = next((root / f / names[0] for f, names in found.unnamed.items()), None)
+        raise DataError(
+            f"{root}: no folder with frames; expected <study>/frame_<number>.png"
+            + (f"; {first} has no frame number in its name" if first else "")
+        )
+    tables = {p.stem: p for p in found.tables if p.stem in found.folders}
+    lines, parts = [], []
+    for study in sorted(found.folders, key=natural):
+        part = found.folders[study]
+        listed = read_test_csv(tables[study]) if study in tables else None
+        line = {"study": study, "labelled": 0 if listed is None else len(listed), "ratio": np.nan, "note": ""}
+        line |= _facts(root, found, study)
+        line["joined"] = len(part.frame) if listed is None else len(np.intersect1d(part.frame, listed))
+        line["system"] = "navicam" if "navi" in study.lower() else _system(line)
+        if listed is not None and line["joined"] < max(len(listed), len(part.frame)):
+            line["note"] = f"{tables[study].name} lists other frames than the folder holds"
+        lines.append(line)
+        parts.append((study, line["system"], part.path, part.frame, part.variant, None))
+    return _index(root, found, parts), _report(lines)
+
+
+def folder_tables(folder: Path) -> list[Path]:
+    """The label CSVs of a folder, one per study."""
+    names = (p for p in folder.iterdir() if p.suffix.lower() == ".csv" and not p.name.startswith("."))
+    return sorted((p for p in names if p.stem.lower() != "metadata"), key=lambda p: natural(p.stem))
+
+
+def _require(root: Path) -> None:
+    if not root.is_dir():
+        raise DataError(
+            f"{root}: no such folder; set data.root / data.test_root (DATA_ROOT, TEST_ROOT) to the data set"
+        )
+
+
+def _index(root: Path, found: Scan, parts: list[tuple]) -> FrameIndex:
+    studies, systems, folders, frames, variants, labels = zip(*parts, strict=True)
+    return FrameIndex(
+        root=root,
+        studies=studies,
+        offsets=np.cumsum([0, *map(len, frames)]).astype(np.int64),
+        frame=np.concatenate(frames),
+        labels=None if labels[0] is None else np.concatenate(labels),
+        systems=systems,
+        folders=folders,
+        variants=tuple(found.variants),
+        variant=np.concatenate(variants),
+    )
+
+
+def _facts(root: Path, found: Scan, study: str) -> dict[str, Any]:
+    """What the disk says of a study; the image size is the first frame's, from its header."""
+    from rarevision.image import FrameError, header
+
+    part = found.folders[study]
+    facts = {"folder": part.path, "on_disk": len(part.frame), "first": int(part.frame[0]), "last": int(part.frame[-1])}
+    try:
+        width, height = header(root / part.path / found.name(part, 0))
+    except FrameError as error:
+        return facts | {"note": f"first frame: {error.reason}"}
+    return facts | {"width": width, "height": height}
+
+
+def _ratio(frame: np.ndarray, counter: np.ndarray | None) -> float:
+    """Median of frame / index, 5 for PillCam and 1 for Olympus; NaN without a usable `index` column."""
+    if counter is None or not (counter > 0).any():
+        return float("nan")
+    return round(float(np.median(frame[counter > 0] / counter[counter > 0])), 3)
+
+
+def _system(line: dict[str, Any]) -> str:
+    """Capsule system from the frame's width, else from frame / index, where metadata.csv does not say it."""
+    return SIZES.get(line.get("width", 0)) or RATIOS.get(line["ratio"], "unknown")
+
+
+def _report(lines: list[dict[str, Any]]) -> pd.DataFrame:
+    order = ["system", "width", "height", "on_disk", "labelled", "joined", "only_on_disk", "only_labelled"]
+    order += ["ratio", "first", "last", "folder", "note"]
+    table = pd.DataFrame(lines).set_index("study")
+    table["only_on_disk"] = table.on_disk - table.joined
+    table["only_labelled"] = (table.labelled - table.joined).clip(lower=0)
+    table = table.reindex(columns=order)
+    whole = ["width", "height", "first", "last"]
+    return table.astype(dict.fromkeys(whole, "Int64")).fillna({"folder": "", "note": ""})
+
+
+def _some(names: Any) -> str:
+    names = sorted(names, key=natural)
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "none"
+
+
+def _span(frame: np.ndarray) -> str:
+    return f"{frame[0]}..{frame[-1]}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m rarevision.galar", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser("verify", help="check a training or test data set; exit 1 with the list of faults")
+    check.add_argument("root", type=Path)
+    check.add_argument("--full", action="store_true", help="decode every frame instead of reading headers and ends")
+    check.add_argument("--labels", default="", help="labels folder below root")
+    check.add_argument("--workers", type=int, default=-1, help="processes; -1 = one per core")
+    options = parser.parse_args(arguments)
+
+    from rarevision.verify import verify
+
+    return verify(options.root, full=options.full, labels=options.labels, workers=options.workers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
