@@ -7,11 +7,16 @@ ascending `frame` array: an event of rows a..b has start = frame[a] and end = fr
 converter writes it, or frame[b] for the study's last row; without gaps in the frame numbers both are frame[b].
 """
 
+import contextlib
 import difflib
 import functools
+import gc
+import gzip
 import json
 import operator
 import reprlib
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,22 +147,36 @@ def write_events(path: str | Path, events: Events) -> None:
 
 
 def read_events(path: str | Path) -> Events:
-    """Events of a file that fits the format exactly, in file order; else `EventsError` with the first fault's place.
+    """Events in file order of a .json (or .json.gz) file that fits the format exactly.
 
+    Else `EventsError` with the place of the first fault.
     Accepted because the metric defines them: unsorted, overlapping and doubled events, empty label lists, a label named
     twice in one event. Whether events suit a test set's frames is the question of `submission`.
     """
     try:
-        document = parse(Path(path).read_bytes())
-    except OSError as error:
-        raise EventsError(f"{path}: cannot be read: {error.strerror or error}") from None
+        data = Path(path).read_bytes()
+        with _no_collection():
+            events, faults = examine(parse(gzip.decompress(data) if Path(path).suffix == ".gz" else data))
+    except (OSError, EOFError, zlib.error) as error:
+        raise EventsError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except EventsError as error:
         raise EventsError(f"{path}: {error}") from None
-    events, faults = examine(document)
     if faults:
         more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
         raise EventsError(f"{path}: {faults[0]}{more}")
     return events
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the cycle collector, which takes half the time of reading 100,000 events and finds nothing there."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 class _Doubled(dict):
@@ -266,6 +285,13 @@ def _event_faults(event: Any) -> list[str]:
     return reasons
 
 
+def _seen(names: tuple, known: set[tuple[str, ...]]) -> bool:
+    try:
+        return names in known
+    except TypeError:  # a list or an object among the names
+        return False
+
+
 def examine(document: Any) -> tuple[Events, list[Fault]]:
     """Events of a JSON document and every place where it departs from the format; faulty events are left out."""
     events: Events = {}
@@ -296,7 +322,7 @@ def examine(document: Any) -> tuple[Events, list[Fault]]:
             if type(event) is dict and len(event) == 3 and type(event.get("label")) is list:
                 start, end, names = event.get("start"), event.get("end"), tuple(event["label"])
                 bounds = type(start) is int and type(end) is int and 0 <= start <= end <= MAX_FRAME
-                if bounds and all(type(name) is str for name in names) and names in known:
+                if bounds and _seen(names, known):
                     kept.append(Event(start, end, names))
                     continue
             found = _event_faults(event)
