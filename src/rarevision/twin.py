@@ -1,0 +1,145 @@
+"""A twin of BiomedCLIP: the same parts and the same files, small enough to train on a laptop's processor.
+
+The original (784 MB) cannot be shipped with a demo. The twin is a folder in the hub's own layout, so that everything
+that loads the original loads the twin, and the original can be put in its place:
+
+    open_clip_config.json         the original's keys: timm trunk, linear projection, BERT text tower, MLP projection
+    open_clip_pytorch_model.bin   a torch state dict, as open_clip saves it
+    config.json                   the text tower's configuration
+    tokenizer.json, vocab.txt, tokenizer_config.json      a real WordPiece tokenizer, vocabulary of a few hundred
+    trunk/config.json             size of the image tower, which no named timm model has (timm's `local-dir` format)
+    SHA256SUMS                    of all of these
+
+    python -m rarevision.twin models/biomedclip-twin
+"""
+
+import argparse
+import copy
+import inspect
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+from torch import nn
+from transformers import BertConfig, BertTokenizer
+
+from rarevision import stage
+from rarevision.labels import prompts
+
+CONTEXT = 64  # tokens of a prompt (the original's: 256)
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # the original's
+
+
+def build_twin(
+    folder: str | Path,
+    image_size: int = 64,
+    patch: int = 8,
+    width: int = 96,
+    depth: int = 4,
+    heads: int = 4,
+    embed_dim: int = 128,
+    seed: int = 0,
+) -> Path:
+    """Write a twin; the same arguments give the same weights. Returns the folder.
+
+    image_size, patch: px, the image tower sees `(image_size / patch)^2 + 1` tokens; width: channels of a token;
+    embed_dim: channels of the joint space of images and texts.
+    """
+    folder = Path(folder)
+    if image_size % patch or width % heads or heads % 2:
+        raise ValueError(f"twin: image_size {image_size} must divide by patch {patch}, width {width} by heads {heads}, "
+                         "and heads must be even")  # fmt: skip
+    vocabulary = _vocabulary()
+    folder.mkdir(parents=True, exist_ok=True)
+    with stage.atomic(folder / "vocab.txt") as temporary:
+        temporary.write_text("\n".join(vocabulary) + "\n")
+    tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(vocabulary)}, model_max_length=CONTEXT)
+    tokenizer.save_pretrained(folder)
+    BertConfig(
+        vocab_size=len(vocabulary), hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
+        max_position_embeddings=CONTEXT, pad_token_id=vocabulary.index("[PAD]"),
+    ).save_pretrained(folder)  # fmt: skip
+    trunk = {"img_size": image_size, "patch_size": patch, "embed_dim": width, "depth": depth, "num_heads": heads}
+    stage.write_json(
+        folder / "trunk" / "config.json",
+        {"architecture": "vit_base_patch16_224", "model_args": trunk, "pretrained_cfg": {}},
+    )
+    config = _config(image_size, embed_dim)
+    stage.write_json(folder / "open_clip_config.json", config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        clip = _clip(folder, config)
+    with stage.atomic(folder / "open_clip_pytorch_model.bin") as temporary:
+        torch.save(clip.state_dict(), temporary)
+    write_sums(folder)
+    return folder
+
+
+def write_sums(folder: Path) -> None:
+    """SHA256SUMS of every file of the folder, in the format of `sha256sum -c`."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name[0] != "." and p.name != "SHA256SUMS")
+    with stage.atomic(folder / "SHA256SUMS") as temporary:
+        temporary.write_text("".join(f"{stage.sha256(p)}  {p.relative_to(folder).as_posix()}\n" for p in files))
+
+
+def _config(image_size: int, embed_dim: int) -> dict[str, Any]:
+    return {
+        "model_cfg": {
+            "embed_dim": embed_dim,
+            "vision_cfg": {
+                "timm_model_name": "local-dir:trunk",
+                "timm_model_pretrained": False,
+                "timm_pool": "",
+                "timm_proj": "linear",
+                "image_size": image_size,
+            },
+            "text_cfg": {
+                "hf_model_name": "rarevision/tiny-bert",
+                "hf_tokenizer_name": "rarevision/tiny-bert",
+                "hf_proj_type": "mlp",
+                "hf_pooler_type": "cls_last_hidden_state_pooler",
+                "context_length": CONTEXT,
+            },
+        },
+        "preprocess_cfg": {"mean": list(MEAN), "std": list(STD)},
+    }
+
+
+def _clip(folder: Path, config: dict[str, Any]) -> nn.Module:
+    """The twin with fresh weights, made by open_clip as it will be when it is read."""
+    model = copy.deepcopy(config["model_cfg"])
+    model["vision_cfg"]["timm_model_name"] = f"local-dir:{folder / 'trunk'}"
+    model["text_cfg"].update(hf_model_name=str(folder), hf_model_pretrained=False)
+    return open_clip.CustomTextCLIP(**model)
+
+
+def _vocabulary() -> list[str]:
+    """WordPiece: BERT's special tokens, every ASCII sign as a word and as a continuation, the words of the prompts."""
+    signs = string.ascii_lowercase + string.digits
+    words = {word for prompt in prompts() for word in prompt.lower().replace("-", " - ").split()}
+    return [
+        *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+        *string.punctuation,
+        *signs,
+        *(f"##{sign}" for sign in signs),
+        *sorted(word for word in words if len(word) > 1),
+    ]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Write a small twin of BiomedCLIP in the hub's file layout.")
+    parser.add_argument("folder", type=Path)
+    for name, parameter in list(inspect.signature(build_twin).parameters.items())[1:]:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=parameter.default)
+    options = vars(parser.parse_args(arguments))
+    folder = build_twin(**options)
+    config = json.loads((folder / "open_clip_config.json").read_text())["model_cfg"]
+    size = (folder / "open_clip_pytorch_model.bin").stat().st_size
+    print(f"{folder}: {config['vision_cfg']['image_size']} px, {config['embed_dim']}-d, weights {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
