@@ -55,7 +55,8 @@ class Model:
 
     source: str = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"  # hub name or a local folder
     revision: str = "9f341de24bfb00180f1b847274256e9b65a3a32e"  # hub revision; ignored for folders
-    trunk: str = ""  # "" = the source's own image tower; else a timm ViT with random or cached weights
+    trunk: str = ""  # "" = the source's own image tower; else a timm ViT: `name.tag` pretrained, `name` random
+    image_size: int = 0  # px; 0 = the source's (or the trunk's) own, else positions are interpolated
     attention: Literal["plain", "published", "paper", "difftransformer", "preserve"] = "paper"
     groups: Literal["halves", "adjacent"] = "halves"  # which heads form the two groups of `paper`
     lambda_init: float = 0.8  # `preserve` allows at most 0.5
@@ -255,11 +256,12 @@ def _check(config: Config, where: str) -> None:
         (d.cache_size >= 16, "data.cache_size must be at least 16 px"),
         (1 <= d.cache_quality <= 100, "data.cache_quality must lie in 1..100"),
         (s.folds >= 2, "split.folds must be at least 2"),
+        (m.image_size >= 0, "model.image_size must be positive, or 0 for the source's own"),
         (m.reduction >= 1, "model.reduction must be at least 1"),
         (0 <= m.dropout < 1, "model.dropout must lie in [0, 1)"),
         (
-            m.attention != "preserve" or 0 <= m.lambda_init <= 0.5,
-            "model.lambda_init must be at most 0.5 for 'preserve'",
+            m.attention != "preserve" or 0 < m.lambda_init <= 0.5,
+            "model.lambda_init must lie in (0, 0.5] for 'preserve'",
         ),
         ("{label}" in m.prompt, "model.prompt must contain {label}"),
         (t.epochs >= 1 and t.batch_size >= 2 and t.accumulate >= 1, "train.epochs, batch_size, accumulate: too small"),
