@@ -15,9 +15,9 @@ class Ema:
     The warm-up of d (n updates so far; TensorFlow's) forgets the random start in runs far shorter than 1 / (1 - decay)
     steps; 0.999 is reached after 9,000. decay = 0 follows the model exactly.
 
-    Live batch-norm statistics are those of features that averaged weights do not produce. So the live model's
-    batch norms are set to keep the last batch's mean and variance (momentum 1), and these are averaged with the weights'
-    own d (no less than 0.9): both averages then look back over the same steps. Other buffers are copied.
+    Live batch-norm statistics are those of features that averaged weights do not produce. So the live model's batch
+    norms are set to keep the last batch's mean and variance (momentum 1), and these are averaged with the weights' d
+    (no less than 0.9): both averages then look back over the same steps. Other buffers are copied.
     """
 
     def __init__(self, model: nn.Module, decay: float):
