@@ -114,7 +114,11 @@ class Run:
 def start(
     name: str, config: str, data_root: str = "", test_root: str = "", run_dir: str = "", override: Iterable[str] = ()
 ) -> Run:
-    """Open a stage from a notebook's parameters (strings; "" = the config's value, `override` as in `config.load`)."""
+    """Open a stage from a notebook's parameters (strings; "" = the config's value, `override` as in `config.load`).
+
+    The working folder becomes the project's: paths in configs and parameters are relative to it.
+    """
+    os.chdir(PROJECT)
     return open_run(name, config, data_root, test_root, run_dir, override).begin()
 
 
@@ -167,7 +171,7 @@ def execute(run: Run, parameters: dict[str, Any]) -> None:
             source,
             executed,
             parameters,
-            cwd=str(PROJECT / "notebooks"),
+            cwd=str(PROJECT),
             progress_bar=False,
             log_output=False,
             stdout_file=sys.stdout,
@@ -187,8 +191,13 @@ def build_demo(config: Config) -> None:
     if not config.phantom.build:
         print(f"00_demo: nothing to build for config {config.name!r}")
         return
-    phantom.build(config)
-    twin.ensure(project_path(config.model.source), config.phantom)
+    data = config.data
+    facts = phantom.write(config.phantom, *(project_path(p) for p in (data.root, data.test_root, data.test_truth)))
+    print(f"00_demo: {facts['frames']} frames in {facts['studies']} studies, {facts['rendered']} rendered now")
+    source = project_path(config.model.source)
+    if not (source / "SHA256SUMS").exists():  # written last
+        twin.build_twin(source, image_size=config.model.image_size)
+        print(f"00_demo: {shown(source)} built")
 
 
 def summary(run: Run) -> str:
