@@ -117,7 +117,8 @@ def test_mixup_mixes_images_and_labels_alike():
     rng = np.random.default_rng(0)
     images = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1).expand(4, 3, 2, 2) * 50
     mixed, soft = losses.mixup(images, torch.eye(4), 0.3, rng)
-    torch.testing.assert_close(mixed[:, 0, 0, 0], soft @ torch.tensor([0.0, 50, 100, 150]))
+    torch.testing.assert_close(mixed[:, 0, 0, 0] * 255, soft @ torch.tensor([0.0, 50, 100, 150]))
+    torch.testing.assert_close(losses.mixup(images / 255, torch.eye(4), 0.3, np.random.default_rng(0))[0], mixed)
     torch.testing.assert_close(soft.sum(1), torch.ones(4))
     again, _ = losses.mixup(images, torch.eye(4), 0.3, np.random.default_rng(0))
     assert torch.equal(mixed, again)

@@ -37,14 +37,14 @@ def mixup(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Convex combination of a batch with a permutation of itself (arXiv:1710.09412), one Beta(alpha, alpha) per batch.
 
-    `images` [B, 3, S, S] of any dtype come back as float in the same range (0..255 stay 0..255), `targets` [B, C] as
-    soft labels. Whether the labels or the losses are mixed is then the loss's matter: see `asymmetric`.
+    `images` [B, 3, S, S], uint8 or float in 0..1, come back as float in 0..1, `targets` [B, C] as soft labels. Whether
+    the labels or the losses are mixed is then the loss's matter: see `asymmetric`.
     """
     if alpha == 0 or len(images) < 2:
         return images, targets
     share = float(rng.beta(alpha, alpha))
     partner = torch.from_numpy(rng.permutation(len(images))).to(images.device)
-    images = images.float()
+    images = images.float() / 255 if images.dtype == torch.uint8 else images
     return torch.lerp(images[partner], images, share), torch.lerp(targets[partner], targets, share)
 
 
