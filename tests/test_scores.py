@@ -87,5 +87,11 @@ def test_studies_come_in_natural_order_and_must_match_their_truth(tmp_path):
     (tmp_path / "labels/9.npz").unlink()
     with pytest.raises(ScoreFileError, match=r"9\.npz: missing"):
         scores.read_studies(tmp_path / "probs", tmp_path / "labels")
+    scores.write_probs(tmp_path / "probs/11.npz", FRAME, PROBS)
+    (tmp_path / "probs/manifest.json").write_text('{"studies": {"11": {}}}')
+    assert [s.study for s in scores.read_studies(tmp_path / "probs")] == ["11"], "the others are an earlier test set's"
+    (tmp_path / "probs/11.npz").unlink()
+    with pytest.raises(ScoreFileError, match="named in manifest"):
+        scores.read_studies(tmp_path / "probs")
     with pytest.raises(ScoreFileError, match="run stage 03 first"):
         scores.read_studies(tmp_path / "nothing")

@@ -6,6 +6,7 @@
 Scores of any other model can be put there. Everything read is checked: a bad file is named with what is wrong.
 """
 
+import json
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -109,9 +110,17 @@ def natural(name: str) -> tuple:
 
 
 def read_studies(probs_dir: str | Path, labels_dir: str | Path | None = None) -> list[StudyScores]:
-    """All studies of a folder in natural order; with `labels_dir`, truth is required, frame by frame."""
+    """All studies of a folder in natural order; with `labels_dir`, truth is required, frame by frame.
+
+    Where stage 03 left a manifest.json, the studies are those it names: files of an earlier test set may lie beside them.
+    """
     probs_dir = Path(probs_dir)
     paths = sorted(probs_dir.glob("*.npz"), key=lambda p: natural(p.stem))
+    if (manifest := probs_dir / "manifest.json").exists():
+        named = json.loads(manifest.read_text())["studies"]
+        if absent := [name for name in named if not (probs_dir / f"{name}.npz").exists()]:
+            raise ScoreFileError(f"{probs_dir / absent[0]}.npz: named in manifest.json, but missing; run stage 03 again")
+        paths = [path for path in paths if path.stem in named]
     if not paths:
         raise ScoreFileError(
             f"{probs_dir}: no score files (*.npz); run stage 03 first, or put another model's scores there"
