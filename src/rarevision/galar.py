@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 from rarevision.labels import LABELS, N_LABELS
 from rarevision.layout import DataError, Scan, labels_folder, read_label_csv, read_systems, read_test_csv, scan
 from rarevision.scores import natural
+from rarevision.shared import SharedArrays
 from rarevision.stage import atomic, digest
 
 __all__ = ["DataError", "FrameIndex", "fingerprint", "read_galar", "read_test"]
@@ -34,12 +35,13 @@ RATIOS = {5: "pillcam", 1: "olympus"}  # frame / index, in Galar only
 
 
 @dataclass(frozen=True, eq=False)
-class FrameIndex:
+class FrameIndex(SharedArrays):
     """All N frames of a data set: studies contiguous, frames ascending in each; a row is a position in these arrays.
 
-    Pickled to a spawned worker, the arrays travel as shared memory (torch's reductions); forked workers share the
-    pages: no worker holds a copy.
+    Workers share the arrays, forked or spawned.
     """
+
+    _arrays = ("offsets", "frame", "labels", "variant")
 
     root: Path
     studies: tuple[str, ...]
@@ -50,7 +52,6 @@ class FrameIndex:
     folders: tuple[str, ...]  # below root, per study
     variants: tuple[tuple[str, int, str], ...]  # (prefix, digits, suffix) of file names
     variant: np.ndarray  # uint8 [N], code into `variants`
-    _shared: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -67,6 +68,15 @@ class FrameIndex:
     def name(self, row: int) -> str:
         prefix, digits, suffix = self.variants[self.variant[row]]
         return f"{prefix}{self.frame[row]:0{digits}d}{suffix}"
+
+    def names(self, study: str) -> list[str]:
+        """File names of a study's frames, in its folder, in frame order."""
+        rows = self.rows(study)
+        pairs = zip(self.frame[rows].tolist(), self.variant[rows].tolist(), strict=True)
+        return [f"{self.variants[v][0]}{number:0{self.variants[v][1]}d}{self.variants[v][2]}" for number, v in pairs]
+
+    def folder(self, study: str) -> Path:
+        return self.root / self.folders[self.studies.index(study)]
 
     def study_of(self, rows: Any) -> np.ndarray:
         """Position in `studies` of each row."""
@@ -86,7 +96,6 @@ class FrameIndex:
             systems=tuple(self.systems[k] for k in codes),
             folders=tuple(self.folders[k] for k in codes),
             variant=self.variant[rows],
-            _shared={},
         )
 
     def save(self, path: str | Path, notes: dict[str, Any] | None = None) -> None:
@@ -106,24 +115,6 @@ class FrameIndex:
     @classmethod
     def load(cls, path: str | Path) -> "FrameIndex":
         return _load(path)[0]
-
-    def __getstate__(self) -> dict[str, Any]:
-        import torch
-
-        state = dict(self.__dict__)
-        for name in ("offsets", "frame", "labels", "variant"):
-            if state[name] is not None:
-                if name not in self._shared:
-                    self._shared[name] = torch.from_numpy(np.array(state[name])).share_memory_()
-                state[name] = self._shared[name]
-        return state | {"_shared": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name in ("offsets", "frame", "labels", "variant"):
-            if state[name] is not None:
-                state["_shared"][name] = state[name]
-                state[name] = state[name].numpy()
-        self.__dict__.update(state)
 
 
 def _load(path: str | Path) -> tuple[FrameIndex, dict[str, Any]]:
