@@ -54,7 +54,7 @@ class Form(nn.Module):
 
     def __init__(self, attn: nn.Module):
         super().__init__()
-        self.num_heads, self.head_dim, self.scale = attn.num_heads, attn.head_dim, attn.scale
+        self.num_heads, self.head_dim = attn.num_heads, attn.head_dim
         self.fused_attn = attn.fused_attn
         self.qkv = fused_qkv(attn)
         for name in ("q_norm", "k_norm", "attn_drop", "norm", "gate", "proj", "proj_drop"):
@@ -128,8 +128,11 @@ class Paper(Vectors):
 
     groups: `halves` pairs head h with h + H/2, `adjacent` 2h with 2h + 1. Each half of V stays in its own head's place,
     so that the pretrained output matrix meets the values it was trained on. Fused, the pair's V (width 2d) is taken in
-    two parts of width d: flash kernels refuse unequal widths.
+    two parts of width d: flash kernels refuse unequal widths. That makes each map twice, which on a CPU costs twice the
+    time of writing the maps out (benchmarks/attention.py), so there they are written out.
     """
+
+    maps_on_cpu = True
 
     def __init__(self, attn: nn.Module, lambda_init: float, groups: Literal["halves", "adjacent"] = "halves"):
         super().__init__(attn, lambda_init)
@@ -147,7 +150,7 @@ class Paper(Vectors):
     def combine(self, x, q, k, v, attn_mask, is_causal, rope):
         (q1, q2), (k1, k2), (v1, v2), (m1, m2) = self.split(q), self.split(k), self.split(v), self.split_mask(attn_mask)
         strength = self.strength()
-        if self.fused_attn:
+        if self.fused_attn and not (self.maps_on_cpu and q.device.type == "cpu"):
             outputs = [self.attend(q1, k1, u, m1, is_causal) - strength * self.attend(q2, k2, u, m2, is_causal)
                        for u in (v1, v2)]  # fmt: skip
         else:
@@ -315,7 +318,7 @@ def layers(trunk: nn.Module) -> Iterator[tuple[int, nn.Module]]:
 
 @torch.no_grad()
 def fold(attn: Published) -> Form:
-    """The plain layer that equals a `published` one: output matrix `[W1, W2 - lambda W1]`. Its argument stays as it is."""
+    """The plain layer that equals a `published` one: output matrix `[W1, W2 - lambda W1]`. `attn` stays as it is."""
     if not isinstance(attn.norm, nn.Identity) or attn.gate is not None:
         raise AttentionError("cannot fold: a norm or a gate stands between the heads and the output matrix")
     plain = Form(copy.deepcopy(attn))

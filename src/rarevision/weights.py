@@ -182,8 +182,8 @@ def clip_trunk(clip: nn.Module, folder: str) -> tuple[nn.Module, dict[str, Any]]
 def timm_trunk(name: str, image_size: int) -> tuple[nn.Module, dict[str, Any]]:
     """A timm model as trunk: pretrained where the name says which weights, random where it is the architecture alone.
 
-    `vit_small_patch14_dinov2.lvd142m` and `hf-hub:...` are fetched or read from the hub's cache, `local-dir:FOLDER` from
-    config.json and model.safetensors there; `vit_small_patch14_dinov2` is random.
+    `vit_small_patch14_dinov2.lvd142m` and `hf-hub:...` are fetched or read from the hub's cache, `local-dir:FOLDER`
+    from config.json and model.safetensors there; `vit_small_patch14_dinov2` is random.
     """
     pretrained = "." in name or ":" in name
     size = {"img_size": image_size} if image_size else {}
