@@ -9,10 +9,11 @@ divided and the same sums taken in the same order. Only the search is faster: ca
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
-from rarevision.events import MAX_FRAME, Events, EventsError
+from rarevision.events import MAX_FRAME, Event, Events, EventsError
 from rarevision.labels import COLUMN, FINDINGS, N_LABELS
 
 SPAN = 1 << 32  # more than any frame number: pair * SPAN + frame sorts by pair, then by frame
@@ -36,9 +37,9 @@ def flatten(events: Events, studies: Sequence[str]) -> Intervals:
     rows = [row for study in studies for row in events[study]]
     if not rows:
         return Intervals(*np.zeros((3, 0), np.int64))
-    starts, ends, names = zip(*rows, strict=True)
+    starts, ends = (np.fromiter(map(itemgetter(i), rows), np.int64, len(rows)) for i in (0, 1))
     sets: dict[tuple[str, ...], int] = {}
-    which = np.array([sets.setdefault(tuple(labels), len(sets)) for labels in names])
+    which = np.fromiter((sets.setdefault(row[2], len(sets)) for row in rows), np.int64, len(rows))
     size = np.array([len(labels) for labels in sets])
     columns = np.array([COLUMN[name] for labels in sets for name in labels], np.int64)
     times = size[which]
@@ -48,7 +49,7 @@ def flatten(events: Events, studies: Sequence[str]) -> Intervals:
     study = np.repeat(np.arange(len(studies)), [len(events[s]) for s in studies])
     pair = study[row] * N_LABELS + column
     order = np.argsort(pair, kind="stable")
-    start, end = (np.array(bounds, np.int64)[row][order] for bounds in (starts, ends))
+    start, end = starts[row[order]], ends[row[order]]
     if ((start < 0) | (start > end) | (end > MAX_FRAME)).any():
         n = int(row[order][np.argmax((start < 0) | (start > end) | (end > MAX_FRAME))])
         raise EventsError(f"study {studies[study[n]]}: {rows[n]} needs 0 <= start <= end <= {MAX_FRAME}")
@@ -144,32 +145,40 @@ def workload(truth: Events, prediction: Events, studies: Sequence[str]) -> tuple
     once a proposal with its label shares a frame with it. Returns `found`, true findings found, and `looked`, distinct
     frames seen, both int64 [n_max + 1], summed over `studies`.
     """
-    names = frozenset(FINDINGS)
+    column = {name: i for i, name in enumerate(FINDINGS)}
+    known: dict[tuple[str, ...], list[int]] = {}
+
+    def findings(events: list[Event]) -> list[tuple[Event, list[int]]]:
+        for labels in {event.labels for event in events} - known.keys():
+            known[labels] = [column[name] for name in labels if name in column]
+        return [(event, known[event.labels]) for event in events if known[event.labels]]
+
     found_at, seen_at, seen = [], [], []
     for study in studies:
-        proposals = [e for e in prediction[study] if names.intersection(e.labels)]
-        true = [e for e in truth[study] if names.intersection(e.labels)]
+        proposals, true = findings(prediction[study]), findings(truth[study])
         if not proposals:
             continue
         # Between neighbouring cuts nothing changes, so whole pieces are painted, not frames.
-        bounds = np.array([(e.start, e.end + 1) for e in proposals + true], np.int64)
+        bounds = np.array([(event.start, event.end + 1) for event, _ in proposals + true])
         cuts = np.unique(bounds)
-        pieces = np.searchsorted(cuts, bounds).tolist()
-        rank = {name: np.full(len(cuts), len(proposals), np.int64) for name in FINDINGS}
-        for n in range(len(proposals) - 1, -1, -1):  # backwards: the earliest proposal paints last
-            a, b = pieces[n]
-            for name in names.intersection(proposals[n].labels):
-                rank[name][a:b] = n
-        for (a, b), event in zip(pieces[len(proposals) :], true, strict=True):
-            first = [int(rank[name][a:b].min()) for name in event.labels if name in names]
-            found_at += [n + 1 for n in first if n < len(proposals)]
-        earliest = np.min(list(rank.values()), axis=0)[:-1]
-        opened = earliest < len(proposals)
+        pieces = np.searchsorted(cuts, bounds)
+        never = len(proposals)
+        rank = np.full((len(FINDINGS), len(cuts)), never)
+        for n, (a, b) in reversed(list(enumerate(pieces[:never].tolist()))):  # the earliest proposal paints last
+            for i in proposals[n][1]:
+                rank[i, a:b] = n
+        label = np.array([i for _, columns in true for i in columns], np.int64)
+        place = np.repeat(pieces[never:], [len(columns) for _, columns in true], axis=0)
+        for i in np.unique(label):
+            first = np.minimum.reduceat(rank[i], place[label == i].ravel())[::2]
+            found_at.append(first[first < never] + 1)
+        earliest = rank.min(axis=0)[:-1]
+        opened = earliest < never
         seen_at.append(earliest[opened] + 1)
         seen.append(np.diff(cuts)[opened])
-    steps = max([int(at.max()) for at in seen_at], default=0) + 1
-    found = np.cumsum(np.bincount(np.array(found_at, np.int64), minlength=steps))
+    steps = max((int(at.max()) for at in seen_at), default=0) + 1
+    found = np.bincount(np.concatenate([*found_at, np.zeros(0, np.int64)]), minlength=steps)
     looked = np.zeros(steps, np.int64)
     for at, frames in zip(seen_at, seen, strict=True):
         np.add.at(looked, at, frames)
-    return found, np.cumsum(looked)
+    return np.cumsum(found), np.cumsum(looked)

@@ -132,7 +132,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("file", help="the submission's JSON")
     command.add_argument("--frames", required=True, metavar="TEST_ROOT", help="folder with <study>/frame_<number>.png")
     options = parser.parse_args(arguments)
-    sys.stdout.reconfigure(errors="backslashreplace")  # names in a faulty file may hold any character
     try:
         frames = read_frames(options.frames)
     except (ValueError, OSError) as error:
@@ -149,4 +148,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still shows the rest
     sys.exit(main())
