@@ -32,7 +32,7 @@ def save(folder: str | Path, tensors: dict[str, torch.Tensor], meta: dict[str, A
     """Write a checkpoint; the one before becomes `previous`. If anything fails, what was there is still there."""
     folder = Path(folder)
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    header = {"meta": json.dumps(meta, allow_nan=False), "crc32": str(_crc(tensors))}
+    header = {"meta": json.dumps(meta, allow_nan=False), "crc32": str(checksum(tensors))}
     target = folder / FILE
     try:
         with atomic(target) as temporary:
@@ -124,12 +124,13 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         meta = json.loads(header["meta"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path}: torn or not a checkpoint ({error})") from error
-    if header.get("crc32") != str(_crc(tensors)):
+    if header.get("crc32") != str(checksum(tensors)):
         raise CheckpointError(f"{path}: damaged: its contents do not have the checksum they were written with")
     return tensors, meta
 
 
-def _crc(tensors: dict[str, torch.Tensor]) -> int:
+def checksum(tensors: dict[str, torch.Tensor]) -> int:
+    """CRC-32 over names and bytes."""
     value = 0
     for name in sorted(tensors):
         value = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy(), zlib.crc32(name.encode(), value))

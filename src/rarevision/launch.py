@@ -1,0 +1,88 @@
+"""The launch: a run's folds trained here, or in several processes; and what such a process reads from RUN_DIR.
+
+    accelerate launch --num_processes 4 -m rarevision.training --config RUN_DIR/launch.json --run-dir RUN_DIR --fold 0
+
+A launched process finds there what the notebooks left: launch.json (the resolved configuration), index/train.parquet,
+index/test.parquet, splits.json, model/text_embeddings.safetensors.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from rarevision import config as configuration
+from rarevision.config import Config
+from rarevision.galar import FrameIndex
+from rarevision.splits import Splits
+
+CONFIG, TRAIN_INDEX, TEST_INDEX = "launch.json", "index/train.parquet", "index/test.parquet"
+SPLITS, TEXT = "splits.json", "model/text_embeddings.safetensors"
+
+
+class LaunchError(RuntimeError):
+    """Processes that failed, or a run folder that lacks what they need."""
+
+
+def launched() -> bool:
+    """Is this process one of several that `accelerate launch` (or torchrun) started?"""
+    return int(os.environ.get("WORLD_SIZE", 1)) > 1
+
+
+def launch(module: str, config: Config, run_dir: str | Path, processes: int, *arguments: str) -> None:
+    """Run `python -m MODULE` in several processes of this machine; LaunchError where one fails."""
+    run_dir = Path(run_dir)
+    path = run_dir / CONFIG
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(config.as_dict(), indent=1) + "\n")
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(processes)]
+    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]  # the module decides itself
+    command += [] if torch.cuda.is_available() else ["--cpu"]
+    command += ["--multi_gpu"] if torch.cuda.is_available() and processes > 1 else []
+    command += ["--module", module, "--config", str(path), "--run-dir", str(run_dir), *arguments]
+    done = subprocess.run(command, check=False)
+    if done.returncode:
+        raise LaunchError(f"{module} on {processes} processes ended with exit code {done.returncode}; see its output")
+
+
+def options(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--config", type=Path, required=True, help="a TOML file, or the JSON that a notebook left")
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override the config")
+    return parser
+
+
+def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    if path.suffix == ".json":
+        if overrides:
+            raise LaunchError("--set needs a TOML config: a launch.json is already resolved")
+        return configuration.from_dict(json.loads(path.read_text()), str(path))
+    return configuration.load(path, overrides)
+
+
+def read_index(run_dir: Path, name: str) -> FrameIndex:
+    return FrameIndex.load(_need(run_dir / name, "01"))
+
+
+def read_splits(run_dir: Path) -> Splits:
+    return Splits.load(_need(run_dir / SPLITS, "01"))
+
+
+def read_text(run_dir: Path) -> Tensor:
+    """The labels' text embeddings, float32 [17, D]: the only tensor of its file."""
+    (embeddings,) = load_file(_need(run_dir / TEXT, "02")).values()
+    return embeddings
+
+
+def _need(path: Path, stage: str) -> Path:
+    if not path.exists():
+        raise LaunchError(f"{path} is missing: run notebook {stage} first (FROM={stage} ./run_all.sh)")
+    return path

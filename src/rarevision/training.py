@@ -1,0 +1,144 @@
+"""Training: every fold of a run, on a CPU, one GPU, many GPUs or several nodes, skipped where nothing changed.
+
+accelerate launch --num_processes 4 -m rarevision.training --config CONFIG.json --run-dir RUN_DIR --fold 0
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from rarevision import checkpoint, frames, launch
+from rarevision.config import Config
+from rarevision.fold import Fold, TrainingError
+from rarevision.frames import Reader
+from rarevision.galar import FrameIndex
+from rarevision.labels import LABELS
+from rarevision.splits import Splits
+from rarevision.stage import Stage, code_hash, digest
+
+# settings that may differ between a checkpoint and the run that resumes it: none changes what is learned
+FREE = {
+    "data": {"root", "test_root", "test_truth", "labels", "cache_root", "workers", "max_bad_share"},
+    "model": set(),
+    "train": {"gpus", "accumulate", "checkpoint_steps", "max_bad_steps", "patience"},
+}
+
+
+def identity(
+    config: Config, index: FrameIndex, splits: Splits, fold: int, text: Tensor | None, data_key: str
+) -> dict[str, Any]:
+    """What a checkpoint belongs to, as JSON: settings, studies with their labels, text embeddings."""
+    table = config.as_dict()
+    settings = {section: {k: v for k, v in table[section].items() if k not in free} for section, free in FREE.items()}
+    studies = {}
+    for role, names in (("train", splits.train(fold)), ("validation", splits.validation(fold))):
+        for study in names:
+            rows = index.rows(study)
+            content = hashlib.sha256(index.frame[rows].tobytes() + index.labels[rows].tobytes()).hexdigest()
+            studies[study] = f"{role}, {rows.stop - rows.start} frames, {content[:12]}"
+    prompts = "none" if text is None else digest(text.tolist())[:12]
+    return {**settings, "studies": studies, "text_embeddings": prompts, "data_key": data_key}
+
+
+def train_fold(
+    config: Config,
+    index: FrameIndex,
+    reader: Reader,
+    splits: Splits,
+    fold: int,
+    text_embeddings: Tensor | None,
+    run_dir: str | Path,
+    data_key: str = "",
+    force: bool = False,
+    progress: bool = True,
+) -> pd.DataFrame:
+    """Train, resume or skip one fold; returns its history, one line per epoch.
+
+    Writes `RUN_DIR/folds/<fold>/`: last/, best/ (checkpoints), metrics.jsonl, tensorboard/, manifests/training.json. A
+    fold is skipped when its manifest fits the configuration, the data and the code. `data_key`: anything that changes
+    with the frames' content. `force`: begin anew. Raises TrainingError, CheckpointError.
+    """
+    folder = Path(run_dir) / "folds" / str(fold)
+    folder.mkdir(parents=True, exist_ok=True)
+    belongs_to = identity(config, index, splits, fold, text_embeddings, data_key)
+    code = code_hash(__file__)
+    stage = Stage(folder, "training", {**belongs_to, "code": code})
+    if not force and stage.current():
+        print(f"fold {fold}: unchanged, skipped")
+        return history(folder)
+    job = Fold(config, index, reader, splits, fold, text_embeddings, folder, belongs_to, code, progress)
+    if force and job.main:
+        checkpoint.remove(folder / "last")
+        checkpoint.remove(folder / "best")
+    job.accelerator.wait_for_everyone()
+    if not job.resume():
+        job.run()
+    if job.main:
+        files = [folder / "best" / checkpoint.FILE, folder / "metrics.jsonl"]
+        stage.finish(files, best=job.best, skipped_steps=job.bad_steps)
+    job.accelerator.wait_for_everyone()
+    return history(folder)
+
+
+def train_folds(
+    config: Config,
+    index: FrameIndex,
+    reader: Reader,
+    splits: Splits,
+    text_embeddings: Tensor | None,
+    run_dir: str | Path,
+    data_key: str = "",
+    force: bool = False,
+    progress: bool = True,
+) -> pd.DataFrame:
+    """Train every fold in turn, here or, where `train.gpus` > 1, in that many processes; all histories, with `fold`.
+
+    The launched processes read the run's folder (see launch.py), not the arguments.
+    """
+    histories = []
+    for fold in range(splits.n_folds):
+        if config.train.gpus > 1 and not launch.launched():
+            arguments = ["--fold", str(fold), "--data-key", data_key, *(["--force"] if force else [])]
+            launch.launch("rarevision.training", config, run_dir, config.train.gpus, *arguments)
+            table = history(Path(run_dir) / "folds" / str(fold))
+        else:
+            table = train_fold(config, index, reader, splits, fold, text_embeddings, run_dir, data_key, force, progress)
+        histories.append(table.assign(fold=fold))
+    return pd.concat(histories, ignore_index=True)
+
+
+def history(folder: str | Path) -> pd.DataFrame:
+    """The epochs of a fold's metrics.jsonl: a column per value, `AP <label>` per class (NaN: no positives)."""
+    lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    epochs = [e | {f"AP {k}": v for k, v in e.pop("ap_per_class").items()} for e in lines if e["event"] == "epoch"]
+    return pd.DataFrame(epochs).drop(columns="event").astype({f"AP {name}": float for name in LABELS})
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = launch.options("Train one fold of a run, in this process or as one of several.")
+    parser.add_argument("--fold", type=int, required=True)
+    parser.add_argument("--data-key", default="")
+    parser.add_argument("--force", action="store_true", help="begin anew, whatever checkpoint there is")
+    o = parser.parse_args(arguments)
+    try:
+        config = launch.read_config(o.config, o.set)
+        index, splits = launch.read_index(o.run_dir, launch.TRAIN_INDEX), launch.read_splits(o.run_dir)
+        text = launch.read_text(o.run_dir) if config.model.contrastive else None
+        reader = frames.reader(index, config.data)
+        train_fold(config, index, reader, splits, o.fold, text, o.run_dir, o.data_key, o.force)
+    except (ValueError, TrainingError, checkpoint.CheckpointError, launch.LaunchError) as error:
+        print(f"fold {o.fold}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"fold {o.fold}: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
