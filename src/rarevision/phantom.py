@@ -3,8 +3,9 @@
     python -m rarevision.phantom --config configs/demo.toml
 
 draws label timelines (shares, event lengths and regions of findings follow the 80 Galar studies, shrunken to a few
-hundred frames), renders them with `mucosa` and writes training studies (PillCam-like, Olympus-like), test studies
-(NaviCam-like, without labels) and, kept apart, the test truth. Everything follows from the seed; a finished study is kept.
+hundred frames), renders them with `capsule` and writes training studies (PillCam-like, Olympus-like), test studies
+(NaviCam-like, without labels) and, kept apart, the test truth. Everything follows from the seed; a finished study is
+kept.
 """
 
 import argparse
@@ -25,8 +26,8 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
+from rarevision import capsule, events, stage
 from rarevision import config as configs
-from rarevision import events, mucosa, stage
 from rarevision.labels import COLUMN, LABELS, LANDMARKS, N_LABELS, REGIONS
 
 # Share of the 80 Galar studies that show a label; ours are given as many as rounding allows, never fewer than two.
@@ -140,7 +141,7 @@ def _studies(cfg: configs.Phantom, names: list[str], systems: list[str], rng, le
         load = {i: len(present[i]) + rng.uniform(0, 6) for i in fits}
         for i in sorted(fits, key=load.__getitem__)[:count]:
             present[i].add(label)
-    sizes = {k: cfg.size or mucosa.SYSTEMS[k].size for k in mucosa.SYSTEMS}
+    sizes = {k: cfg.size or capsule.SYSTEMS[k].size for k in capsule.SYSTEMS}
     return [
         Study(name, system, int(length), tuple(x for x in LABELS if x in shown), (cfg.seed, _code(name)), sizes[system])
         for name, system, length, shown in zip(names, systems, lengths, present, strict=True)
@@ -313,7 +314,7 @@ def write_study(root: Path, study: Study, key: dict) -> int:
     cv2.setNumThreads(1)  # studies are spread over processes
     current = _stage(root, study, key)
     labels, numbers = timeline(study), study.numbers()
-    journey = mucosa.Journey(labels, study.system, study.seed, study.size)
+    journey = capsule.Journey(labels, study.system, study.seed, study.size)
     folder = root / study.folder
     part = root / MARKER / f"{study.name}.part"  # a half-written study never lies where frames are looked for
     shutil.rmtree(part, ignore_errors=True)
