@@ -66,7 +66,7 @@ def make(root: Path) -> Tiny:
         table["frame"] = 5 * np.arange(24)
         (data / "Labels").mkdir(exist_ok=True)
         table.to_csv(data / "Labels" / f"{study}.csv", index=False)
-    folder = twin.build_twin(root / "twin", image_size=32, patch=8, width=32, depth=2, heads=2, embed_dim=32)
+    folder = twin.build_twin(root / "twin", image_size=32, grid=4, width=32, depth=2, heads=2, embed_dim=32)
     config = configuration.from_dict(
         {
             "name": "tiny",

@@ -1,0 +1,235 @@
+import json
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from rarevision import checkpoint, launch, predict, scores, training
+from rarevision.forward import score
+from rarevision.frames import Plain
+from rarevision.labels import N_LABELS
+from rarevision.model import Output
+from rarevision.predict import PredictError, deal
+from rarevision.scores import read_embeddings, read_labels, read_probs
+
+
+class MeanColour(nn.Module):
+    """Logits are multiples of the mean of the red channel's left half: they know mirror images and rows."""
+
+    image_size = 32
+
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.factor, self.calls = factor, 0
+
+    def forward(self, images):
+        self.calls += 1
+        value = self.factor * images[:, 0, :, :16].float().mean((1, 2)) / 255
+        return Output(value[:, None].expand(-1, N_LABELS), None, value[:, None].expand(-1, 8))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return tiny.make(tmp_path_factory.mktemp("tiny")).but(predict={"batch_size": 10})  # batches cross studies
+
+
+@pytest.fixture(scope="module")
+def trained(world, tmp_path_factory):
+    """A run with two folds trained for one epoch."""
+    run = world.run_dir(tmp_path_factory.mktemp("run"))
+    settings = world.but(train={"epochs": 1})
+    training.train_folds(settings.config, world.index, world.reader, world.splits, world.text, run, progress=False)
+    return run
+
+
+def run(world, models, out, studies=None, **options):
+    studies = world.index.studies if studies is None else studies
+    return predict.predict(models, world.index, world.reader, studies, out, world.config, progress=False, **options)
+
+
+def expected(world, study, factor=1.0):
+    from rarevision.image import square
+
+    rows = world.index.rows(study)
+    values = [square(world.reader.read(r), 32)[:, :16, 0].mean() / 255 for r in range(rows.start, rows.stop)]
+    return 1 / (1 + np.exp(-factor * np.array(values)))
+
+
+def test_each_study_gets_its_own_rows_and_the_mean_of_the_models(world, tmp_path):
+    models = [MeanColour(1), MeanColour(-3)]
+    out, labels = tmp_path / "probs", tmp_path / "labels"
+    found = run(world, models, out, labels_dir=labels)
+    assert [m.calls for m in models] == [10, 10]  # 96 frames in batches of 10, once per model
+    for study in world.index.studies:
+        frame, probs = read_probs(out / f"{study}.npz")
+        assert np.array_equal(frame, world.index.frame[world.index.rows(study)])
+        mean = (expected(world, study, 1) + expected(world, study, -3)) / 2
+        np.testing.assert_allclose(probs, np.repeat(mean[:, None], N_LABELS, 1), atol=1e-5)
+        assert read_embeddings(out / f"{study}.npz").shape == (24, 8)
+        assert np.array_equal(read_labels(labels / f"{study}.npz")[1], world.index.labels[world.index.rows(study)])
+        assert found[study]["frames"] == 24
+        assert found[study]["bad"] == []
+    assert not list(out.glob(".*"))  # no scratch file is left
+
+
+def test_every_nth_frame_without_embeddings(world, tmp_path):
+    settings = world.but(predict={"step": 5, "embeddings": False})
+    run(settings, [MeanColour()], tmp_path, ["3"])
+    frame, probs = read_probs(tmp_path / "3.npz")
+    assert frame.tolist() == [0, 25, 50, 75, 100]
+    np.testing.assert_allclose(probs[:, 0], expected(world, "3")[::5], atol=1e-5)
+    assert read_embeddings(tmp_path / "3.npz") is None
+
+
+def test_flips_are_the_mean_over_mirror_images():
+    image = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    image[:, 0, :, :16] = 255  # left half red: 1 as it is and upside down, 0 mirrored
+    batch = [(image, torch.zeros(1, N_LABELS), torch.tensor([0]), [""])]
+    (plain,) = score([MeanColour()], batch, torch.device("cpu"))
+    (mean,) = score([MeanColour()], batch, torch.device("cpu"), flips=True, embeddings=True)
+    one, zero = 1 / (1 + np.exp(-1)), 0.5
+    assert plain.probs[0, 0] == pytest.approx(one)
+    assert mean.probs[0, 0] == pytest.approx((2 * one + 2 * zero) / 4)
+    assert mean.embeddings[0, 0] == pytest.approx(0.5)
+
+
+def test_finished_studies_are_kept_until_something_changes(world, tmp_path):
+    run(world, [MeanColour()], tmp_path, ["1", "2"], identity="a")
+    again = MeanColour()
+    run(world, [again], tmp_path, ["1", "2", "3"], identity="a")
+    assert again.calls == 3  # only study 3's 24 frames
+    for change, studies in (
+        ({"identity": "b"}, 2),  # other models
+        ({"identity": "b", "labels_dir": tmp_path / "labels"}, 2),  # labels asked for
+    ):
+        model = MeanColour()
+        run(world, [model], tmp_path, ["1", "2"], **change)
+        assert model.calls == -(-24 * studies // 10)
+    (tmp_path / "1.npz").write_bytes(b"torn")
+    path = world.index.path(world.index.rows("2").start)
+    path.write_bytes(path.read_bytes())  # a frame written again: another time
+    model = MeanColour()
+    run(world, [model], tmp_path, ["1", "2"], identity="b", labels_dir=tmp_path / "labels")
+    assert model.calls == 5
+
+
+def test_an_interrupted_prediction_keeps_what_is_done(world, tmp_path):
+    class Dying(MeanColour):
+        def forward(self, images):
+            if self.calls == 6:
+                raise RuntimeError("killed")
+            return super().forward(images)
+
+    with pytest.raises(RuntimeError, match="killed"):
+        run(world, [Dying()], tmp_path)
+    assert sorted(p.stem for p in tmp_path.glob("*.npz")) == ["1", "2"]  # 60 frames seen: two studies of 24
+    assert not list(tmp_path.glob(".*"))
+    model = MeanColour()
+    run(world, [model], tmp_path)
+    assert model.calls == 5
+    run(world, [MeanColour()], tmp_path / "whole")
+    for study in world.index.studies:
+        assert np.array_equal(
+            read_probs(tmp_path / f"{study}.npz")[1], read_probs(tmp_path / "whole" / f"{study}.npz")[1]
+        )
+
+
+class Holes(Plain):
+    """A reader some of whose frames cannot be decoded."""
+
+    def __init__(self, world, bad):
+        super().__init__(world.index, world.config.data)
+        self.holes = bad
+
+    def read(self, row):
+        if row in self.holes:
+            from rarevision.image import FrameError
+
+            raise FrameError(self.index.path(row), "truncated")
+        return super().read(row)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_bad_frames_stop_the_run_or_take_their_neighbours_scores(world, tmp_path, workers):
+    start = world.index.rows("2").start
+    holes = {start, start + 10, start + 11, start + 12, start + 23}
+    broken = tiny.replace(world.but(data={"workers": workers}), reader=Holes(world, holes))
+    with pytest.raises(PredictError, match=r"study 2: 5 of 24 frames cannot be decoded") as error:
+        run(broken, [MeanColour()], tmp_path)
+    assert str(error.value).count("truncated") == 5
+    assert "frame_000050.png: truncated" in str(error.value)
+    assert (tmp_path / "1.npz").exists()
+    assert not (tmp_path / "2.npz").exists()
+    allowed = broken.but(data={"max_bad_share": 0.25, "workers": workers})
+    found = run(allowed, [MeanColour()], tmp_path)
+    assert [b["frame"] for b in found["2"]["bad"]] == [0, 50, 55, 60, 115]
+    probs, truth = read_probs(tmp_path / "2.npz")[1][:, 0], expected(world, "2")
+    source = list(range(24))
+    for bad, good in ((0, 1), (10, 9), (11, 9), (12, 13), (23, 22)):  # of two as near, the earlier
+        source[bad] = good
+    np.testing.assert_allclose(probs, truth[source], atol=1e-5)
+    np.testing.assert_allclose(read_embeddings(tmp_path / "2.npz")[:, 0], np.log(probs / (1 - probs)), atol=2e-3)
+
+
+def test_out_of_fold_each_study_is_scored_by_the_model_that_never_saw_it(world, trained, tmp_path):
+    manifests = predict.predict_folds(
+        world.config, world.index, world.reader, world.splits, trained, (world.index, world.reader), False
+    )
+    assert sorted(manifests) == ["oof", "test"]
+    models = [predict.load_model(trained, k)[0] for k in (0, 1)]
+    for study, k in world.splits.folds.items():
+        run(world, [models[k]], tmp_path / "own", [study])
+        run(world, models, tmp_path / "both", [study])
+        for part, folder in (("oof", "own"), ("test", "both")):
+            got = read_probs(trained / "probs" / part / f"{study}.npz")[1]
+            np.testing.assert_allclose(got, read_probs(tmp_path / folder / f"{study}.npz")[1], atol=1e-6)
+        assert not np.allclose(
+            read_probs(tmp_path / "own" / f"{study}.npz")[1],
+            read_probs(tmp_path / "both" / f"{study}.npz")[1],
+            atol=1e-6,
+        )
+    assert len(scores.read_studies(trained / "probs/oof", trained / "labels/oof")) == 4
+    manifest = json.loads((trained / "probs/oof/manifest.json").read_text())
+    assert manifest["frames"] == 96
+    assert manifest["bad_frames"] == 0
+
+
+def test_another_test_set_is_listed_alone(world, trained):
+    for studies in (["1", "2"], ["3"]):
+        some = world.index.select(studies)
+        reader = Plain(some, world.config.data)
+        predict.predict_folds(world.config, world.index, world.reader, world.splits, trained, (some, reader), False)
+        manifest = json.loads((trained / "probs/test/manifest.json").read_text())
+        assert list(manifest["studies"]) == studies
+
+
+def test_scores_are_of_the_averaged_weights_of_the_best_epoch(world, trained):
+    model, _ = predict.load_model(trained, 0)
+    best, meta = checkpoint.load(trained / "folds/0/best", "ema.")
+    assert not model.training
+    assert all(torch.equal(v, best[k]) for k, v in model.state_dict().items())
+    assert meta["best"]["epoch"] == meta["epoch"]
+
+
+def test_two_processes_share_the_studies(world, trained, tmp_path):
+    reference = predict.predict_folds(world.config, world.index, world.reader, world.splits, trained, None, False)
+    expected = {s: read_probs(trained / "probs/oof" / f"{s}.npz")[1] for s in world.index.studies}
+    for path in (trained / "probs/oof").iterdir():
+        path.unlink()
+    launch.launch("rarevision.predict", world.config, trained, 2)
+    manifest = json.loads((trained / "probs/oof/manifest.json").read_text())
+    assert manifest["studies"].keys() == reference["oof"]["studies"].keys()
+    for study, probs in expected.items():
+        np.testing.assert_allclose(read_probs(trained / "probs/oof" / f"{study}.npz")[1], probs, atol=1e-6)
+
+
+def test_deal_is_even_and_complete():
+    assert deal([5, 4, 3, 3, 3], 2) == [[0, 3], [1, 2, 4]]
+    assert deal([7], 3) == [[0], [], []]
+    sizes = np.random.default_rng(0).integers(1, 1000, 80).tolist()
+    hands = deal(sizes, 8)
+    assert sorted(i for h in hands for i in h) == list(range(80))
+    totals = [sum(sizes[i] for i in h) for h in hands]
+    assert max(totals) - min(totals) < 100
