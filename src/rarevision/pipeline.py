@@ -174,6 +174,7 @@ def execute(run: Run, parameters: dict[str, Any]) -> None:
             cwd=str(PROJECT),
             progress_bar=False,
             log_output=False,
+            extra_arguments=["--log-level=ERROR"],  # the kernel's own notices are no news to the reader
             stdout_file=sys.stdout,
             stderr_file=sys.stderr,  # tqdm's bars
         )

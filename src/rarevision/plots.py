@@ -8,8 +8,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from sklearn.metrics import precision_recall_curve
 
-from rarevision.events import Event, runs
+from rarevision import scoring
+from rarevision.config import Data
+from rarevision.events import Event, runs, to_labels
+from rarevision.frames import Plain, read_image
 from rarevision.labels import ANATOMY, COLUMN, FINDINGS, LABELS, REGIONS
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#999999"  # Okabe-Ito: differ in lightness too
@@ -45,7 +49,13 @@ def bars(values: pd.Series | pd.DataFrame, title: str, xlabel: str, log: bool = 
             continue
         for j, value in enumerate(table[column]):
             if value > 0:
-                ax.text(value, y[j] + i * height, f" {value:,.4g}", va="center", fontsize=7)
+                ax.text(
+                    value,
+                    y[j] + i * height,
+                    f" {value:,.0f}" if value >= 100 else f" {value:.2g}",
+                    va="center",
+                    fontsize=7,
+                )
     ax.set_yticks(y + height * (table.shape[1] - 1) / 2, table.index)
     ax.invert_yaxis()
     ax.set(title=title, xlabel=xlabel, xscale="log" if log else "linear")
@@ -197,3 +207,146 @@ def key_rows(labels: np.ndarray, limit: int) -> list[int]:
     if len(middles) > limit:
         middles = [middles[i] for i in np.linspace(0, len(middles) - 1, limit).astype(int)]
     return middles
+
+
+def label_montage(picked: dict[str, np.ndarray], source, index, width: int) -> Figure:
+    """`width` frames of each label: `picked` names rows of `index`, `source` reads them; two labels per line."""
+    pictures, titles = [], []
+    blank = np.full((8, 8, 3), 255, np.uint8)
+    for name, rows in picked.items():
+        pictures += [source.read(int(r)) for r in rows] + [blank] * (width - len(rows))
+        where = [f"study {index.studies[int(index.study_of(r))]}" for r in rows]
+        titles += [f"{name}\n{w}" if i == 0 else f"\n{w}" for i, w in enumerate(where)] + [""] * (width - len(rows))
+        if not len(rows):
+            titles[-width] = f"{name}\nno frame"
+    return images(pictures, titles, 2 * width, "Frames of each label, drawn at random", size=1.05)
+
+
+def systems(examples: Sequence[tuple], treatments: dict[str, Data]) -> Figure:
+    """One study per capsule system, its middle frame under each treatment of `data`."""
+    pictures, titles = [], []
+    for index, study in examples:
+        rows = index.rows(study)
+        for name, data in treatments.items():
+            pictures.append(Plain(index.select([study]), data).read((rows.stop - rows.start) // 2))
+            titles.append(f"{index.systems[index.studies.index(study)]}, study {study}\n{name}")
+    return images(pictures, titles, len(treatments), "Mask, scale and colours differ from capsule to capsule", size=2)
+
+
+def heat(table: pd.DataFrame, title: str) -> Axes:
+    """Counts as a table shaded by the share of their row."""
+    share = table.div(table.sum(axis=1).clip(lower=1), axis=0)
+    _, ax = plt.subplots(figsize=(2 + 0.9 * table.shape[1], 0.26 * len(table) + 1))
+    ax.imshow(share, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for i, j in np.ndindex(table.shape):
+        colour = "white" if share.iloc[i, j] > 0.6 else "black"
+        ax.text(j, i, f"{table.iloc[i, j]:,}", ha="center", va="center", fontsize=7, color=colour)
+    ax.set_xticks(range(table.shape[1]), table.columns)
+    ax.set_yticks(range(len(table)), table.index)
+    ax.set_title(title)
+    return ax
+
+
+def attention(pictures, maps, title: str) -> Figure:
+    """Where the class token of each picture looks in both branches and after subtraction, mean over heads.
+
+    `pictures` uint8 [B, 3, S, S]; `maps` one layer's `attention.Maps`, one prefix token, patches on a square grid.
+    """
+    shown: list[np.ndarray] = []
+    titles: list[str] = []
+    for i, picture in enumerate(pictures):
+        shown.append(picture.permute(1, 2, 0).numpy())
+        titles.append("frame")
+        for name in ("first", "second", "difference"):
+            row = getattr(maps, name)[i].mean(0)[0, 1:].float().cpu().numpy()
+            side = round(len(row) ** 0.5)
+            shown.append(row.reshape(side, side))
+            titles.append(f"{name}\n{row.min():.3f} to {row.max():.3f}")
+    return images(shown, titles, 4, title, size=1.7)
+
+
+def intervals(table: pd.DataFrame, title: str) -> Axes:
+    """AP per label with its interval, and the prevalence that guessing earns; columns AP, low, high, baseline."""
+    _, ax = plt.subplots(figsize=(8, 0.26 * len(table) + 1))
+    y = np.arange(len(table))
+    colours = [GROUP_COLOUR[name] for name in table.index]
+    ax.hlines(y, table["low"], table["high"], color=colours, lw=2)
+    ax.scatter(table["AP"], y, color=colours, s=24, zorder=3)
+    ax.scatter(table["baseline"], y, marker="|", s=90, color=GREY, zorder=2)
+    for i in np.flatnonzero(table["AP"].isna()):
+        ax.text(0.01, i, "no positive frame", va="center", fontsize=7, color=GREY)
+    ax.set_yticks(y, table.index)
+    ax.invert_yaxis()
+    ax.set(title=title, xlabel="average precision (line: 95 % interval; grey mark: guessing)", xlim=(0, 1))
+    return ax
+
+
+def precision_recall(probs: np.ndarray, labels: np.ndarray, title: str) -> Figure:
+    """One small panel per label; `probs` and `labels` [N, 17]."""
+    figure, axes = plt.subplots(3, 6, figsize=(11, 5.6), sharex=True, sharey=True)
+    for ax in axes.flat[len(LABELS) :]:
+        ax.axis("off")
+    for ax, name in zip(axes.flat, LABELS, strict=False):
+        truth = labels[:, COLUMN[name]]
+        ax.set_title(name, fontsize=8)
+        if not truth.any():
+            ax.text(0.5, 0.5, "no positive\nframe", ha="center", va="center", fontsize=7, color=GREY)
+            continue
+        precision, recall, _ = precision_recall_curve(truth, probs[:, COLUMN[name]])
+        ax.step(recall, precision, where="post", color=GROUP_COLOUR[name], lw=1)
+        ax.axhline(truth.mean(), color=GREY, lw=0.8, ls=":")
+        best = np.argmax(2 * precision * recall / np.maximum(precision + recall, 1e-12))
+        ax.plot(recall[best], precision[best], "ko", ms=4)
+    axes[0, 0].set(xlim=(0, 1), ylim=(0, 1.03))
+    figure.supxlabel("recall", fontsize=9)
+    figure.supylabel("precision", fontsize=9)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure
+
+
+def ranges(spread: dict[str, dict], values: np.ndarray, title: str) -> Axes:
+    """Thresholds per label: in use (bar) and fitted without each fold (dots); above 1 = never reached."""
+    _, ax = plt.subplots(figsize=(8, 0.26 * len(spread) + 1))
+    for i, (name, facts) in enumerate(spread.items()):
+        dots = np.minimum(facts["folds"], 1.05)
+        ax.hlines(i, dots.min(), dots.max(), color=GROUP_COLOUR[name], lw=1)
+        ax.scatter(dots, [i] * len(dots), s=16, color=GROUP_COLOUR[name])
+        ax.plot([min(values[i], 1.05)] * 2, [i - 0.38, i + 0.38], color="black", lw=2)
+    ax.axvspan(1.0, 1.1, color=GREY, alpha=0.25, lw=0)
+    ax.text(1.05, -0.9, "never", ha="center", fontsize=7)
+    ax.set_yticks(range(len(spread)), list(spread))
+    ax.invert_yaxis()
+    ax.set(title=title, xlabel="threshold", xlim=(0, 1.1))
+    return ax
+
+
+def sources(reports: dict, title: str) -> Axes:
+    """Stacked bars: what silence, anatomy and findings contribute to each score, at both tIoU thresholds."""
+    _, ax = plt.subplots(figsize=(8, 0.5 + 0.42 * sum(len(r.names()) for r in reports.values())))
+    colours = {"silence": "#CCCCCC", "anatomy": BLUE, "findings": ORANGE}
+    rows: list[str] = []
+    for method, report in reports.items():
+        table = scoring.sources(report)
+        for name in report.names():
+            left = 0.0
+            for part, value in table[name].items():
+                ax.barh(len(rows), value, left=left, color=colours[part], edgecolor="white")
+                left += value
+            ax.text(left + 0.005, len(rows), f"{left:.3f}", va="center", fontsize=8)
+            rows.append(f"{method}, {name}")
+    empty = next(iter(reports.values())).empty
+    ax.axvline(empty, color="black", lw=1, ls="--")
+    ax.set_yticks(range(len(rows)), rows)
+    ax.invert_yaxis()
+    ax.set(title=title, xlabel="score (dashed: the empty submission)", xlim=(0, 1))
+    ax.legend(handles=[Patch(color=c, label=n) for n, c in colours.items()], loc="lower right", frameon=False)
+    return ax
+
+
+def thumbnails(study, events: Sequence[Event], source, limit: int = 8) -> list[tuple[int, np.ndarray]]:
+    """Frame number and picture at the middle of the longest predicted event of each label; [] without the frames."""
+    if source is None or study.study not in source.studies:
+        return []
+    part = source.select([study.study])
+    rows = key_rows(to_labels(part.frame, events), limit) or np.linspace(0, len(part) - 1, limit).astype(int).tolist()
+    return [(int(part.frame[row]), read_image(part.path(row))) for row in rows]

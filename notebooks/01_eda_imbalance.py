@@ -1,0 +1,190 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 01 · What is in the data
+#
+# Seventeen labels, from regions that fill half of every recording to findings that last four frames. Before any
+# model: **which frames have labels, how uneven are they, and which studies may be compared with which?**
+#
+# Reads `DATA_ROOT` and `TEST_ROOT`; writes the frame index, the coverage report and the study splits to `RUN_DIR`.
+
+# %% [markdown]
+# Parameters are strings; an empty one takes the config's value (`RUN_DIR`: `runs/<config name>`). `OVERRIDE` sets
+# single config values, such as `["train.epochs=1"]`; `FORCE` redoes what is already finished.
+
+# %% tags=["parameters"]
+CONFIG = "configs/demo.toml"
+DATA_ROOT = ""
+TEST_ROOT = ""
+RUN_DIR = ""
+OVERRIDE = []
+FORCE = False
+MONTAGE = 6
+
+# %%
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from rarevision import augment, events, frames, galar, pipeline, plots, sampling, splits
+from rarevision.image import square
+from rarevision.labels import LABELS
+from rarevision.stage import atomic
+
+plots.style()
+run = pipeline.start("01_eda_imbalance", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
+config = run.config
+
+# %% [markdown]
+# ## Which frames have labels?
+#
+# An image file and a row of a study's CSV belong together when the number in the file's name equals the CSV's
+# `frame`. The column `index` only counts rows: on PillCam studies `frame = 5 * index`, so a join on `index` would
+# keep one image in five and give most of those the label of another moment.
+
+# %%
+cache = run.path("index/source.parquet")  # reading 80 label files again is not needed while none changed
+train, coverage = galar.read_galar(run.data("root"), config.data.labels, config.data.missing_labels, cache)
+test, test_coverage = galar.read_test(run.data("test_root"))
+pd.concat([coverage, test_coverage])
+
+# %% [markdown]
+# **Read it so:** `joined` should equal `on_disk` and `labelled`. `frame_per_index` shows the trap: 5 on PillCam, 1 on
+# Olympus. Partial copies of the data set are fine; what has no partner on the other side is counted, never guessed.
+
+# %%
+train.save(run.path("index/train.parquet"))
+test.save(run.path("index/test.parquet"))
+with atomic(run.path("coverage.csv")) as temporary:
+    pd.concat([coverage, test_coverage]).to_csv(temporary, index=False)
+print(f"{len(train):,} labelled frames in {len(train.studies)} studies")
+print(f"{len(test):,} frames to predict in {len(test.studies)}")
+
+# %% [markdown]
+# ## How uneven are the labels?
+
+# %%
+counts = pd.Series(train.labels.sum(0, dtype=np.int64), index=LABELS)
+ratio = counts.max() / max(counts.min(), 1)
+plots.bars(counts, f"The most frequent label has {ratio:,.0f} times the frames of the rarest", "frames (log)", log=True)
+plt.show()
+
+# %%
+shown = np.array([train.labels[train.rows(s)].any(0) for s in train.studies])  # [studies, 17]
+present = pd.Series(shown.sum(0), index=LABELS)
+plots.bars(present, "Findings are absent from many studies", f"studies in which the label occurs, of {len(shown)}")
+plt.show()
+print(f"{1 - shown.mean():.1%} of all (study, label) pairs are absent")
+
+# %% [markdown]
+# That share matters more than any model. The challenge's metric gives a label that is absent from both truth and
+# prediction an average precision of 1, so **an empty submission already scores the share of absent pairs**, and one
+# false event on an absent label costs a whole point. Notebook 05 decides with that in mind.
+
+# %% [markdown]
+# ## Which labels come together?
+
+# %%
+plots.cooccurrence(train.labels, "Every frame has a region; findings sit on top of one")
+plt.show()
+
+# %% [markdown]
+# ## How long does an event last?
+
+# %%
+spans = {name: [] for name in LABELS}
+for study in train.studies:
+    for i, name in enumerate(LABELS):
+        found = events.runs(train.labels[train.rows(study), i] > 0)
+        spans[name].extend(found[:, 1] - found[:, 0] + 1)
+plots.spread(spans, "Regions fill the recording, findings last a few frames (black: median)", "frames per event (log)")
+plt.show()
+
+# %% [markdown]
+# A median filter of 7 and a minimum of 3 frames, as published, erase part of what they should find: many findings are
+# shorter than the filter. Durations learned from these timelines do better (notebook 05).
+
+# %% [markdown]
+# ## What do they look like?
+
+# %%
+rng = np.random.default_rng(config.train.seed)
+source = frames.Plain(train, config.data)
+picked = {name: rng.permutation(np.flatnonzero(train.labels[:, i]))[:MONTAGE] for i, name in enumerate(LABELS)}
+plots.label_montage(picked, source, train, MONTAGE)
+plt.show()
+
+# %% [markdown]
+# ## Three capsules, three looks
+#
+# Training shows PillCam and Olympus, the test set NaviCam. The mask around the image, the scale and the colours
+# differ.
+
+# %%
+treatments = {
+    "as recorded": replace(config.data, field_of_view="full", harmonise="none"),
+    "cut to its field": replace(config.data, field_of_view="crop", harmonise="none"),
+    "colours harmonised": replace(config.data, field_of_view="crop", harmonise="colour"),
+}
+examples = [(index, index.studies[index.systems.index(s)]) for index in (train, test) for s in sorted({*index.systems})]
+plots.systems(examples, treatments)
+plt.show()
+
+# %% [markdown]
+# ## What does augmentation do to a frame?
+
+# %%
+row = int(np.flatnonzero(train.labels[:, LABELS.index("small intestine")])[0])
+picture = source.read(row)
+vary = augment.Augment(config.train.augment, 224, config.train.seed)
+variants = [vary(square(picture, 256), epoch, row) for epoch in range(9)]
+title = f"One frame in nine epochs under augmentation '{config.train.augment}'"
+plots.images([picture, *variants], ["source", *[f"epoch {e}" for e in range(9)]], 5, title)
+plt.show()
+
+# %% [markdown]
+# ## What does the sampler change?
+#
+# A frame is drawn with weight $1/\sqrt{f_c}$, where $f_c$ is the frequency of its rarest active label: rare labels
+# are seen more often, without a handful of frames filling every batch as plain inverse frequency would.
+
+# %%
+share = {}
+for kind in ("none", "sqrt", "inverse"):
+    weight = sampling.frame_weights(train.labels, kind)
+    share[kind] = 100 * weight @ train.labels / weight.sum()
+plots.bars(pd.DataFrame(share, index=LABELS), "Weighting lifts the rare labels", "% of drawn frames (log)", log=True)
+plt.show()
+
+# %% [markdown]
+# ## Which studies may be compared?
+#
+# A study is one patient, so it lies whole in one fold. Every number later on is out of fold: a study is scored by
+# models that never saw it, with thresholds and decoders that never saw it either.
+
+# %%
+parts = splits.make(train, config.split)
+parts.save(run.path("splits.json"))
+per_fold = pd.DataFrame.from_dict(splits.table(train, parts), orient="index").add_prefix("fold ")
+plots.heat(per_fold, "Frames of each label in each fold: no fold should be without a rare label")
+plt.show()
+
+# %%
+run.finish(
+    [run.path(p) for p in ("index/train.parquet", "index/test.parquet", "coverage.csv", "splits.json")],
+    summary={"training data": f"{len(train):,} frames, {len(train.studies)} studies, {parts.n_folds} folds"},
+)

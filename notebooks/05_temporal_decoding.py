@@ -1,0 +1,156 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 05 · From scores to events, and the submission
+#
+# The challenge judges events, in the order they are listed, and pays one point for every label that is rightly left
+# out. **Which events are worth listing?**
+#
+# Reads `probs/`, `labels/oof` and `thresholds.json`; writes the fitted decoder, the out-of-fold score and the
+# validated submission.
+
+# %% [markdown]
+# Parameters are strings; an empty one takes the config's value (`RUN_DIR`: `runs/<config name>`). `OVERRIDE` sets
+# single config values, such as `["train.epochs=1"]`; `FORCE` redoes what is already finished.
+
+# %% tags=["parameters"]
+CONFIG = "configs/demo.toml"
+DATA_ROOT = ""
+TEST_ROOT = ""
+RUN_DIR = ""
+OVERRIDE = []
+FORCE = False
+SHOWN = 4
+
+# %%
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from rarevision import decoding, events, galar, intervals, pipeline, plots, scores, scoring, submission
+from rarevision.stage import write_json
+
+plots.style()
+run = pipeline.start("05_temporal_decoding", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
+config = run.config
+run.need("thresholds.json", "04_threshold_tuning")
+studies = scores.read_studies(run.path("probs/oof"), run.path("labels/oof"))
+truth = {s.study: events.from_label_sets(s.frame, s.labels) for s in studies}
+
+# %% [markdown]
+# ## Published decoder, ours, and silence
+#
+# Every study below is decoded by a decoder that never saw it: thresholds, calibration, durations and the decision to
+# speak come from the other folds. The bar to clear is the empty submission.
+
+# %%
+methods = list(dict.fromkeys(["paper", config.decode.method]))
+predicted, reports = {}, {}
+for method in methods:
+    setting = replace(config, decode=replace(config.decode, method=method))
+    predicted[method], _ = decoding.cross_validate(studies, setting)
+    reports[method] = scoring.report(truth, predicted[method])
+reports["silence"] = scoring.report(truth, {study: [] for study in truth})
+
+# %%
+plots.sources(reports, "Where the score comes from: most of it is credit for silence")
+plt.show()
+
+# %%
+compared = {
+    f"{m} − {o}": intervals.compare(reports[m], reports[o]).loc[["score mAP@0.5", "present labels only mAP@0.5"]]
+    for m, o in zip(reports, [*list(reports)[1:], "silence"], strict=True)
+    if m != o
+}
+pd.concat(compared)
+
+# %% [markdown]
+# `low` and `high` are 95 % intervals from drawing studies. A difference is called real only when they exclude zero
+# and there are enough studies to say so; a demo of nine studies rarely has.
+#
+# ## Label by label
+
+# %%
+best = reports[config.decode.method]
+best.labels()
+
+# %% [markdown]
+# ## What a reader would get
+#
+# A physician asks other questions than the metric: how many findings are found, how many alarms are false, how much
+# must be looked at?
+
+# %%
+pd.DataFrame({m: reports[m].reader("findings") for m in methods})
+
+# %% [markdown]
+# ## The decoder for the test set
+#
+# Fitted on all out-of-fold scores, saved with the hash of its data and the score to expect.
+
+# %%
+decoder = decoding.fit(studies, config)
+decoder.save(run.path("decoder.json"))
+tests = scores.read_studies(run.path("probs/test"))
+found = {s.study: decoder.decode(s.frame, s.probs) for s in tests}
+print("\n".join(f"{study}: {len(listed)} events" for study, listed in found.items()))
+
+# %%
+known = events.read_events(run.data("test_truth")) if config.data.test_truth else None
+test_root = run.data("test_root")
+source = galar.read_test(test_root)[0] if test_root.exists() else None
+for s in tests[:SHOWN]:
+    plots.timeline(
+        s.study, s.frame, s.probs, found[s.study], known and known[s.study], plots.thumbnails(s, found[s.study], source)
+    )
+    plt.show()
+
+# %% [markdown]
+# The first ribbon is the capsule's way through the body: one path, in order, with its price for turning back. Below
+# it, a lane for every label that is predicted or true.
+#
+# ## The submission
+#
+# Written only through the validator: exact study names, exact spelling, frames that exist, no event twice.
+
+# %%
+frame_numbers = (
+    {s.study: s.frame for s in tests} if source is None else {s: source.frame[source.rows(s)] for s in source.studies}
+)
+target = pipeline.project_path(config.submission.folder) / f"{config.submission.name}.json"
+out_of_fold = dict(zip(best.names(), best.score, strict=True)) | {"empty": best.empty}
+notes = {"config": config.as_dict(), "decoder": decoder.data_hash, "out of fold": out_of_fold}
+submission.write(target, found, frame_numbers, notes)
+print(f"{pipeline.shown(target)}: {submission.summary(found)}")
+
+# %%
+table = {
+    f"{n}, out of fold": f"{v:.4f}   (silence {best.empty:.4f})" for n, v in zip(best.names(), best.score, strict=True)
+}
+if known:
+    result = scoring.report(known, found)
+    table |= {
+        f"{n}, test studies": f"{v:.4f}   (silence {result.empty:.4f})"
+        for n, v in zip(result.names(), result.score, strict=True)
+    }
+write_json(run.path("scores.json"), {m: r.as_dict() for m, r in reports.items()})
+pd.Series(table).to_frame("score")
+
+# %%
+run.finish(
+    [run.path("decoder.json"), run.path("scores.json"), target],
+    summary=table | {"submission": pipeline.shown(target)},
+)

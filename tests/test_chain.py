@@ -1,0 +1,107 @@
+"""The whole chain, shrunken, through papermill: frames to a validated submission, then what a second run does."""
+
+import json
+import os
+import shlex
+
+import nbformat
+import numpy as np
+import pytest
+
+from rarevision import events, pipeline, scores, submission
+from rarevision.pipeline import STEPS
+
+SMALL = {
+    "phantom.pillcam": 3,
+    "phantom.olympus": 3,
+    "phantom.navicam": 1,
+    "phantom.frames": 60,
+    "phantom.size": 96,
+    "data.frame_step": 1,
+    "data.cache_size": 32,
+    "data.workers": 0,
+    "split.folds": 2,
+    "model.image_size": 32,
+    "train.epochs": 1,
+    "train.draws_per_epoch": 96,
+    "train.batch_size": 32,
+    "decode.folds": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    """Settings of the small run, after it has run once."""
+    folder = tmp_path_factory.mktemp("chain")
+    paths = {
+        "data.root": folder / "galar",
+        "data.test_root": folder / "test",
+        "data.test_truth": folder / "truth.json",
+        "data.cache_root": folder / "cache",
+        "model.source": folder / "twin",
+        "submission.folder": folder / "submissions",
+    }
+    override = [f"{k}={json.dumps(v)}" for k, v in SMALL.items()] + [f"{k}={v}" for k, v in paths.items()]
+    environ = {"CONFIG": "configs/demo.toml", "RUN_DIR": str(folder / "run"), "SET": shlex.join(override)}
+    for name in pipeline.STAGES:
+        assert pipeline.main([name], environ) == 0, name
+    return folder, environ
+
+
+def test_a_valid_submission_comes_out(chain):
+    folder, _ = chain
+    path = folder / "submissions" / "demo.json"
+    assert submission.main(["check", str(path), "--frames", str(folder / "test")]) == 0
+    assert list(events.read_events(path)) == [p.stem for p in sorted((folder / "run/probs/test").glob("*.npz"))]
+    manifest = json.loads((folder / "submissions" / "demo.manifest.json").read_text())
+    assert manifest["sha256"] == pipeline.sha256(path)
+
+
+def test_every_training_study_is_scored_once_out_of_fold(chain):
+    run = chain[0] / "run"
+    studies = scores.read_studies(run / "probs/oof", run / "labels/oof")
+    split = json.loads((run / "splits.json").read_text())
+    assert {s.study for s in studies} == set(split["folds"]) and len(studies) == 6
+    assert all(np.ptp(s.probs) > 0 for s in studies)
+
+
+def test_executed_notebooks_hold_figures_and_no_errors(chain):
+    for name in STEPS:
+        book = nbformat.read(chain[0] / f"run/notebooks/{name}.ipynb", as_version=4)
+        outputs = [o for c in book.cells if c.cell_type == "code" for o in c.outputs]
+        assert not [o for o in outputs if o.output_type == "error"]
+        assert any("image/png" in o.get("data", {}) for o in outputs), f"{name} shows no figure"
+        assert (chain[0] / f"run/notebooks/{name}.html").stat().st_size > 10_000
+
+
+def test_an_unchanged_stage_is_skipped_and_a_changed_one_is_not(chain, capsys):
+    _, environ = chain
+    before = {n: os.stat(chain[0] / f"run/manifests/{n}.json").st_mtime_ns for n in STEPS}
+    for name in pipeline.STAGES:
+        assert pipeline.main([name], environ) == 0
+    said = capsys.readouterr().out
+    assert all(f"{name}: unchanged, skipped" in said for name in STEPS)
+    assert before == {n: os.stat(chain[0] / f"run/manifests/{n}.json").st_mtime_ns for n in STEPS}
+    changed = environ | {"SET": environ["SET"] + " decode.method=paper"}
+    assert pipeline.main(["04_threshold_tuning"], changed) == 0
+    assert "unchanged" in capsys.readouterr().out, "thresholds do not depend on the decoder"
+    assert pipeline.main(["05_temporal_decoding"], changed) == 0
+    assert "running (changed: decode)" in capsys.readouterr().out
+    assert pipeline.main(["summary"], environ) == 0
+    assert "mAP" in capsys.readouterr().out
+
+
+def test_a_failing_cell_shows_its_traceback_and_the_stage_is_not_done(chain, capsys):
+    folder, environ = chain
+    score = next((folder / "run/probs/oof").glob("*.npz"))
+    whole = score.read_bytes()
+    score.write_bytes(whole[:200])
+    try:
+        assert pipeline.main(["04_threshold_tuning"], environ) == 1
+        error = capsys.readouterr().err
+        assert "ScoreFileError" in error and score.name in error and "04_threshold_tuning: failed" in error
+        assert not (folder / "run/manifests/04_threshold_tuning.json").exists()
+        assert (folder / "run/notebooks/04_threshold_tuning.html").exists()
+    finally:
+        score.write_bytes(whole)
+    assert pipeline.main(["04_threshold_tuning"], environ) == 0
