@@ -147,25 +147,35 @@ def _table(folder: Path, study: str) -> dict[str, Any] | None:
     return table if whole else None
 
 
-def _why_redo(index: FrameIndex, study: str, table: dict[str, Any] | None, content: bool) -> str:
+def _why_redo(index: FrameIndex, study: str, folder: Path, content: bool) -> str:
     """Why a study must be written (again); '' when its tar is as its source is."""
+    table = _table(folder, study)
     if table is None:
         return "not there"
     if not np.array_equal(table["frame"], index.frame[index.rows(study)]):
         return "frames added or removed"
-    folder = str(index.folder(study))
+    source, states = str(index.folder(study)), []
     for i, name in enumerate(index.names(study)):
-        path = f"{folder}/{name}"
+        path = f"{source}/{name}"
+        states.append(_state(path))
         if content:
             try:
                 same = hashlib.blake2b(read_bytes(path), digest_size=16).digest() == table["content"][i].tobytes()
             except FrameError:
                 same = table["length"][i] == 0
         else:
-            same = _state(path) == (table["size"][i], table["mtime"][i])
+            same = states[i] == (table["size"][i], table["mtime"][i])
         if not same:
             return f"{path} changed"
+    if content:  # same content under new times: the next look at the times is satisfied too
+        table["size"], table["mtime"] = np.array(states, np.int64).T
+        _save(folder, study, table)
     return ""
+
+
+def _save(folder: Path, study: str, table: dict[str, Any]) -> None:
+    with atomic(folder / f"{study}.npz") as temporary:
+        np.savez(temporary, **table | {"facts": np.array(json.dumps(table["facts"]))})
 
 
 def build_cache(index: FrameIndex, data: Data, progress: bool = True, content: bool = False) -> "Cache":
@@ -178,7 +188,7 @@ def build_cache(index: FrameIndex, data: Data, progress: bool = True, content: b
     folder = location(index, data)
     with _locked(folder):
         studies = tqdm(index.studies, "check cache", disable=not progress, unit="study", leave=False)
-        todo = [study for study in studies if _why_redo(index, study, _table(folder, study), content)]
+        todo = [study for study in studies if _why_redo(index, study, folder, content)]
         if todo:
             _write(index, data, folder, todo, progress)
         cache = Cache(index, folder)
@@ -236,7 +246,7 @@ def _estimate(index: FrameIndex, data: Data, todo: list[str]) -> float:
 
 def _write_study(index: FrameIndex, folder: Path, study: str, results: Iterator[list[Encoded]], bar: tqdm) -> None:
     frame = index.frame[index.rows(study)]
-    table = {name: np.zeros(len(frame), kind) for name, kind in ROW.items()} | {"frame": frame}
+    table: dict[str, Any] = {name: np.zeros(len(frame), kind) for name, kind in ROW.items()} | {"frame": frame}
     table["content"] = np.zeros((len(frame), 16), np.uint8)
     names, bad, kinds, i = index.names(study), {}, Counter(), 0
     (folder / f"{study}.npz").unlink(missing_ok=True)  # a table never describes another tar than the one beside it
@@ -258,9 +268,8 @@ def _write_study(index: FrameIndex, folder: Path, study: str, results: Iterator[
                         bad[i] = one.reason
                     i += 1
                     bar.update()
-        facts = {"bytes": temporary.stat().st_size, "bad": bad, "converted": kinds}
-    with atomic(folder / f"{study}.npz") as temporary:
-        np.savez(temporary, facts=np.array(json.dumps(facts)), **table)
+        table["facts"] = {"bytes": temporary.stat().st_size, "bad": bad, "converted": kinds}
+    _save(folder, study, table)
 
 
 class Cache(SharedArrays):

@@ -159,7 +159,7 @@ def fingerprint(root: str | Path) -> str:
     _require(root)
     seen = hashlib.sha256()
     for folder, folders, names in os.walk(root):
-        folders.sort()
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             if not name.startswith("."):
                 try:
@@ -260,7 +260,8 @@ def read_test(root: str | Path, progress: bool = True) -> tuple[FrameIndex, pd.D
             f"{root}: no folder with frames; expected <study>/frame_<number>.png"
             + (f"; {first} has no frame number in its name" if first else "")
         )
-    tables = {p.stem: p for p in found.tables if p.stem in found.folders}
+    lists = (p for p in found.tables if "labels" not in p.parent.name.lower())  # those hold labels, not lists of frames
+    tables = {p.stem: p for p in lists if p.stem in found.folders}
     lines, parts = [], []
     for study in sorted(found.folders, key=natural):
         part = found.folders[study]

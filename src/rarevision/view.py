@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import cv2
 import numpy as np
+from scipy.special import gamma
 
 from rarevision.config import Data
 from rarevision.galar import FrameIndex
@@ -15,18 +16,25 @@ from rarevision.image import FrameError, read_image
 
 SAMPLE = 48  # frames per study that field and colours are measured on
 DARK, BRIGHT = 12, 250  # grey levels; outside the field there is only compression noise below DARK
-# Mean and spread of log intensity per channel (R, G, B) that `harmonise` maps every study to: fixed numbers, so that
-# training and test studies are treated alike and no study's colours depend on another's.
-LOG_MEAN, LOG_SPREAD = np.array([4.95, 4.45, 3.75]), np.array([0.45, 0.50, 0.60])
+# Mean log intensity per channel (R, G, B) and mean spread that `harmonise` maps every study to, near those of real
+# recordings. Fixed numbers: training and test studies are treated alike, no study's colours depend on another's.
+LOG_MEAN, LOG_SPREAD = np.array([5.00, 4.35, 3.75]), 0.55
+POWERS = np.arange(2, 8.01, 0.2)
+POWER_SHARES = gamma(1 + 1 / POWERS) ** 2 / gamma(1 + 2 / POWERS)  # of its box that |x|^p + |y|^p <= 1 covers
 
 
 @dataclass(frozen=True)
 class Field:
-    """The picture's place: `box` left, top, right, bottom in px; `cut` is an octagon's corner, in px along the edge."""
+    """The picture's place: `box` is left, top, right, bottom in px.
+
+    `cut`: an octagon's corner, in px along the edge; `power`: of the rim |x|^p + |y|^p = 1, 2 for a circle, about 3 for
+    the PillCam's rounded square.
+    """
 
     kind: str  # 'circle' | 'octagon' | 'full'
     box: tuple[int, int, int, int]
     cut: int = 0
+    power: float = 2.0
 
     def mask(self, height: int, width: int) -> np.ndarray:
         """bool [height, width], True inside the field."""
@@ -35,7 +43,7 @@ class Field:
         inside = (x > left) & (x < right) & (y > top) & (y < bottom)
         if self.kind == "circle":
             a, b = (right - left) / 2, (bottom - top) / 2
-            inside &= ((x - left - a) / a) ** 2 + ((y - top - b) / b) ** 2 <= 1
+            inside &= np.abs((x - left - a) / a) ** self.power + np.abs((y - top - b) / b) ** self.power <= 1
         elif self.kind == "octagon":
             side_x, side_y = np.minimum(x - left, right - x), np.minimum(y - top, bottom - y)
             inside &= side_x + side_y >= self.cut
@@ -86,7 +94,8 @@ def find_field(frames: np.ndarray) -> Field:
     left, top, w, h = (int(v) for v in facts[largest, :4])
     box = (left, top, left + w, top + h)
     cut = round(float(np.sqrt(max(w * h - region.sum(), 0) / 2)))  # four corner triangles are 2 * cut^2
-    candidates = [Field("full", box), Field("circle", box)]
+    filled = POWERS[np.abs(POWER_SHARES - region.sum() / (w * h)).argmin()]
+    candidates = [Field("full", box), Field("circle", box), Field("circle", box, power=float(filled))]
     if 0.03 * w < cut < 0.5 * min(w, h):
         candidates.append(Field("octagon", box, cut))
 
@@ -99,9 +108,9 @@ def find_field(frames: np.ndarray) -> Field:
 
 
 def colour_map(frames: np.ndarray, field: Field) -> np.ndarray:
-    """uint8 [256, 3]: per channel the gain and gamma that bring a study's log intensities to the reference.
+    """uint8 [256, 3]: a gain per channel and one gamma that bring a study's log intensities to the reference.
 
-    Gamma is kept within [0.7, 1.4] and gain within [1/2, 2]: a bleeding patient stays red.
+    One gamma for all channels keeps grey grey; it stays within [0.7, 1.4], gains within [1/2, 2]: blood stays red.
     """
     pixels = frames[:, field.mask(*frames.shape[1:3])].reshape(-1, 3)
     grey = pixels.max(1)
@@ -109,11 +118,11 @@ def colour_map(frames: np.ndarray, field: Field) -> np.ndarray:
     if len(pixels) < 1000:
         return np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)
     logs = np.log(np.maximum(pixels, 1).astype(np.float32))
-    mean, spread = logs.mean(0), logs.std(0)
-    gamma = np.clip(LOG_SPREAD / np.maximum(spread, 1e-3), 0.7, 1.4)
+    mean = logs.mean(0)
+    power = np.clip(LOG_SPREAD / max(logs.std(0).mean(), 1e-3), 0.7, 1.4)
     gain = np.clip(LOG_MEAN - mean, -np.log(2), np.log(2))
     level = np.log(np.maximum(np.arange(256), 0.5))[:, None]
-    mapped = np.exp((level - mean) * gamma + mean + gain)
+    mapped = np.exp((level - mean) * power + mean + gain)
     mapped[0] = 0
     return np.clip(np.rint(mapped), 0, 255).astype(np.uint8)
 
