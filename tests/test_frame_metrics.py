@@ -32,25 +32,24 @@ def test_by_hand():
     line = table(studies, np.full(N_LABELS, 0.7)).loc["polyp"]
     assert line.support == 2
     assert line.studies == 2
-    assert line.prevalence == pytest.approx(0.4)
-    assert line.ap == pytest.approx((1 / 1 + 2 / 3) / 2)
-    assert line.auc == pytest.approx(5 / 6)  # of 6 pairs one is inverted
-    assert (line.precision, line.recall, line.f1) == (0.5, 0.5, 0.5)
+    assert line.baseline == pytest.approx(0.4)
+    assert line.AP == pytest.approx((1 / 1 + 2 / 3) / 2)
+    assert line.AUC == pytest.approx(5 / 6)  # of 6 pairs one is inverted
+    assert (line.precision, line.recall, line.F1) == (0.5, 0.5, 0.5)
     # resamples are 1+1, 1+2, 2+2: AP 1 (0.9 above 0.8), 5/6, 1
-    assert line.ap_low == pytest.approx(5 / 6)
-    assert line.ap_high == pytest.approx(1)
+    assert line.low == pytest.approx(5 / 6)
+    assert line.high == pytest.approx(1)
 
 
 def test_classes_without_positives_have_no_value_and_say_so():
     found = table([study("1", [1, 0, 0], [0.9, 0.8, 0.1]), study("2", [0, 0], [0.6, 0.2])])
-    assert found.loc["blood", ["ap", "auc", "f1", "precision", "recall", "ap_low"]].isna().all()
+    assert found.loc["blood", ["AP", "AUC", "F1", "precision", "recall", "low"]].isna().all()
     assert "no positive frames" in found.loc["blood", "note"]
     assert found.loc["polyp", "note"] == "positives in one study only: no interval"
-    assert np.isnan(found.loc["polyp", "ap_low"])
-    assert found.loc["mean", "ap"] == found.loc["polyp", "ap"]  # nothing else has a value
-    assert found.loc["mean", "note"] == "over 1 labels with positive frames"
+    assert np.isnan(found.loc["polyp", "low"])
+    assert found.attrs["mean AP"] == found.loc["polyp", "AP"]  # nothing else has a value
     none = table([study("1", [0, 0], [0.1, 0.2])])
-    assert np.isnan(none.loc["mean", "ap"])
+    assert np.isnan(none.attrs["mean AP"])
     quiet = table([study("1", [1, 0], [0.1, 0.2]), study("2", [1, 0], [0.1, 0.2])], np.full(N_LABELS, 0.9))
     assert "nothing reaches the threshold" in quiet.loc["polyp", "note"]
     assert np.isnan(quiet.loc["polyp", "precision"])
@@ -74,9 +73,9 @@ def test_every_resample_is_what_sklearn_says_of_its_frames(seed, ties, share):
         rows = np.concatenate([np.tile(np.flatnonzero(code == k), n) for k, n in enumerate(draw)]).astype(int)
         if not y[rows].any() or y[rows].all():
             continue
-        assert found["ap"][r] == pytest.approx(average_precision_score(y[rows], p[rows]))
-        assert found["auc"][r] == pytest.approx(roc_auc_score(y[rows], p[rows]))
-        assert found["f1"][r] == pytest.approx(f1_score(y[rows], p[rows] >= 0.5))
+        assert found["AP"][r] == pytest.approx(average_precision_score(y[rows], p[rows]))
+        assert found["AUC"][r] == pytest.approx(roc_auc_score(y[rows], p[rows]))
+        assert found["F1"][r] == pytest.approx(f1_score(y[rows], p[rows] >= 0.5))
 
 
 def test_many_distinct_scores_stay_close(monkeypatch):
@@ -84,20 +83,22 @@ def test_many_distinct_scores_stay_close(monkeypatch):
     exact = table(studies, resamples=100).loc["polyp"]
     monkeypatch.setattr(frame_metrics, "MAX_STEPS", 100)
     coarse = table(studies, resamples=100).loc["polyp"]
-    assert coarse.ap == exact.ap
-    assert [coarse.ap_low, coarse.ap_high] == pytest.approx([exact.ap_low, exact.ap_high], abs=0.01)
+    assert coarse.AP == exact.AP
+    assert [coarse.low, coarse.high] == pytest.approx([exact.low, exact.high], abs=0.01)
 
 
 def test_intervals_cover_and_narrow():
     few, many = (table(random_studies(3, [200] * n), resamples=300).loc["polyp"] for n in (5, 60))
+    whole = table(random_studies(3, [200] * 5))
+    assert whole.attrs["low"] <= whole.attrs["mean AP"] <= whole.attrs["high"]
     for line in (few, many):
-        assert line.ap_low <= line.ap <= line.ap_high
-    assert many.ap_high - many.ap_low < 0.6 * (few.ap_high - few.ap_low)
+        assert line.low <= line.AP <= line.high
+    assert many.high - many.low < 0.6 * (few.high - few.low)
     assert table(random_studies(3, [200] * 5)).equals(table(random_studies(3, [200] * 5)))
 
 
 def test_labels_are_required_and_lines_are_all_there():
     found = table(random_studies(0, [20, 20]))
-    assert list(found.index) == [*LABELS, "mean"]
+    assert list(found.index) == list(LABELS)
     with pytest.raises(ValueError, match="study x has no labels"):
         table([StudyScores("x", np.arange(2, dtype=np.int32), np.zeros((2, N_LABELS), np.float32))])

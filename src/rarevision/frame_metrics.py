@@ -15,7 +15,7 @@ from rarevision.labels import LABELS
 from rarevision.scores import StudyScores
 
 MAX_STEPS = 2048  # distinct positive scores kept per class in the bootstrap; beyond, as many of their quantiles
-VALUES = ("ap", "auc", "f1", "precision", "recall")
+VALUES = ("AP", "AUC", "F1", "precision", "recall")
 
 
 def average_precision(labels: np.ndarray, probs: np.ndarray) -> np.ndarray:
@@ -32,11 +32,12 @@ def table(
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One line per label, and the mean over labels that have positives, over all frames of the studies.
+    """One line per label over all frames of the studies; `thresholds` float [17] (0.5 each if None) decide F1,
+    precision and recall (`probs >= threshold`).
 
-    `thresholds` float [17] (0.5 each if None) decide F1, precision and recall (`probs >= threshold`). Columns: support
-    (positive frames), studies (that have some), prevalence (what AP a random ranking has), each value with `_low` and
-    `_high` of its `level` interval, and note. The last line's AP interval is that of the mean AP.
+    Columns: support (positive frames), studies (that have some), baseline (the label's share of frames: the AP of a
+    random ranking), AP with low and high of its `level` interval, AUC, F1, precision, recall with theirs (`AUC low`,
+    ...), note. `.attrs`: "mean AP" over the labels with positive frames, and its interval "low", "high".
     """
     thresholds = np.full(len(LABELS), 0.5) if thresholds is None else np.asarray(thresholds)
     for s in studies:
@@ -49,7 +50,7 @@ def table(
     for c, name in enumerate(LABELS):
         y, p = labels[:, c] > 0, probs[:, c]
         holders = len(np.unique(study[y]))
-        line = {"label": name, "support": int(y.sum()), "studies": holders, "prevalence": y.mean(), "note": ""}
+        line = {"label": name, "support": int(y.sum()), "studies": holders, "baseline": y.mean(), "note": ""}
         if not y.any():
             lines.append(line | dict.fromkeys(VALUES, np.nan) | {"note": "no positive frames: not defined"})
             samples.append(np.full(resamples, np.nan))
@@ -57,36 +58,32 @@ def table(
         hit = p >= thresholds[c]
         tp, fp, fn = (hit & y).sum(), (hit & ~y).sum(), (~hit & y).sum()
         line |= {
-            "ap": average_precision_score(y, p),
-            "auc": np.nan if y.all() else roc_auc_score(y, p),
-            "f1": 2 * tp / (2 * tp + fp + fn),
+            "AP": average_precision_score(y, p),
+            "AUC": np.nan if y.all() else roc_auc_score(y, p),
+            "F1": 2 * tp / (2 * tp + fp + fn),
             "precision": tp / (tp + fp) if tp + fp else np.nan,
             "recall": tp / (tp + fn),
         }
         resampled = _resample(y, p, hit, study, draws)
-        samples.append(resampled["ap"])
+        samples.append(resampled["AP"])
         if holders < 2:
             line["note"] = "positives in one study only: no interval"
         else:
             for value in VALUES:
-                line[f"{value}_low"], line[f"{value}_high"] = _interval(resampled[value], level)
+                line[f"{value} low"], line[f"{value} high"] = _interval(resampled[value], level)
         if not tp + fp:
             line["note"] = "; ".join(filter(None, ["nothing reaches the threshold", line["note"]]))
         lines.append(line)
-    found = pd.DataFrame(lines).set_index("label")
-    present = found[found.support > 0]
-    mean = present[["prevalence", *VALUES]].mean()
-    stacked = np.array([s for s, n in zip(samples, found.support, strict=True) if n > 0])
-    if len(stacked):
-        counts = (~np.isnan(stacked)).sum(0)
-        mean["ap_low"], mean["ap_high"] = _interval(np.nansum(stacked, 0)[counts > 0] / counts[counts > 0], level)
-    found.loc["mean"] = mean
-    found.loc["mean", "support"] = present.support.sum()
-    found.loc["mean", "note"] = f"over {len(present)} labels with positive frames"
-    order = ["support", "studies", "prevalence"]
+    order = ["support", "studies", "baseline"]
     for value in VALUES:
-        order += [value, f"{value}_low", f"{value}_high"]
-    return found.reindex(columns=[*order, "note"]).astype({"support": int})
+        order += [value, f"{value} low", f"{value} high"]
+    found = pd.DataFrame(lines).set_index("label").reindex(columns=[*order, "note"])
+    found = found.rename(columns={"AP low": "low", "AP high": "high"})
+    defined = ~np.isnan(samples)
+    means = np.nansum(samples, 0)[defined.any(0)] / defined.sum(0)[defined.any(0)]
+    low, high = _interval(means, level)
+    found.attrs = {"mean AP": float(found["AP"].mean()), "low": low, "high": high}
+    return found
 
 
 def _interval(values: np.ndarray, level: float) -> tuple[float, float]:
@@ -122,9 +119,9 @@ def _resample(
     with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 is NaN: not defined in that resample
         precision = np.where(above > 0, above / (above + below), 0.0)
         return {
-            "ap": (positive * precision).sum(1) / n,
-            "auc": (negative * (above - positive / 2)).sum(1) / (n * m),
-            "f1": np.where(n > 0, 2 * tp / (tp + fp + n), np.nan),
+            "AP": (positive * precision).sum(1) / n,
+            "AUC": (negative * (above - positive / 2)).sum(1) / (n * m),
+            "F1": np.where(n > 0, 2 * tp / (tp + fp + n), np.nan),
             "precision": tp / (tp + fp),
             "recall": tp / n,
         }
