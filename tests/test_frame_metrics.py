@@ -33,8 +33,8 @@ def test_by_hand():
     assert line.support == 2
     assert line.studies == 2
     assert line.baseline == pytest.approx(0.4)
-    assert line.AP == pytest.approx((1 / 1 + 2 / 3) / 2)
-    assert line.AUC == pytest.approx(5 / 6)  # of 6 pairs one is inverted
+    assert pytest.approx((1 / 1 + 2 / 3) / 2) == line.AP
+    assert pytest.approx(5 / 6) == line.AUC  # of 6 pairs one is inverted
     assert (line.precision, line.recall, line.F1) == (0.5, 0.5, 0.5)
     # resamples are 1+1, 1+2, 2+2: AP 1 (0.9 above 0.8), 5/6, 1
     assert line.low == pytest.approx(5 / 6)
