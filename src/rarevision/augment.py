@@ -38,7 +38,7 @@ def endoscopy(size: int) -> list[A.BasicTransform]:
         A.RandomResizedCrop((size, size), scale=(0.8, 1.0), ratio=(0.95, 1.05), interpolation=LINEAR),
         A.HorizontalFlip(p=0.5),
         A.Affine(rotate=(-180, 180), scale=(0.9, 1.1), interpolation=LINEAR, border_mode=cv2.BORDER_CONSTANT, p=0.9),
-        A.RGBShift((-12, 12), (-8, 8), (-8, 8), p=0.5),
+        A.MultiplicativeNoise((0.9, 1.12), per_channel=True, p=0.5),  # white balance: black stays black
         A.RandomGamma((75, 130), p=0.5),
         A.HueSaturationValue((-4, 4), (-20, 20), (-15, 15), p=0.3),
         A.OneOf([A.GaussianBlur((3, 5), p=1), A.MotionBlur((3, 7), p=1)], p=0.15),
