@@ -17,8 +17,8 @@ from rarevision.labels import COLUMN, FINDINGS, LANDMARKS, REGIONS
 from rarevision.mucosa import soft
 
 GRID = 256  # px, rendering; the frame is its enlargement
-COARSE = 96  # px, ray marching
-STEPS = 20
+COARSE = 80  # px, ray marching
+STEPS = 18
 FAR = 9.0  # tube radii
 EDGE_STEPS = 12  # silhouettes, full resolution
 REFINE = 1  # every ray, full resolution
@@ -405,10 +405,10 @@ class Journey:
         if self.fluid[row] > 0:
             cloud = self._drifting(self.clouds, dx, dy)
             alpha = soft((cloud[..., 0] - 1.7 + 2.2 * float(self.fluid[row])) / 2.2)
-            glow = np.take(self.tone, np.clip(level // 2 + 300, 0, 2047), axis=0)
-            shade = 1 + 0.10 * cloud[..., 1] + 0.7 * cloud[..., 2]
-            opaque = 0.94 * alpha * np.clip(1 + 0.12 * cloud[..., 1], 0, 1)
-            image += (np.float32([150, 138, 50]) * glow * shade[..., None] - image) * cv2.merge([opaque] * 3)
+            glow = np.take(self.tone, np.clip(level // 4 + 430, 0, 2047), axis=0)
+            shade = 1 + 0.07 * cloud[..., 1] + 0.45 * cloud[..., 2]
+            opaque = np.clip(0.93 * alpha * (1 + 0.10 * cloud[..., 1]) + 0.4 * alpha * cloud[..., 2], 0, 0.96)
+            image += (np.float32([152, 140, 56]) * glow * shade[..., None] - image) * cv2.merge([opaque] * 3)
             murky, covered = float((alpha > 0.35).mean()), float((alpha > 0.6).mean())
         if self.bubbles[row] > 0:
             mask = soft(

@@ -4,6 +4,7 @@ A wall is periodic over the angle (0..2 pi, axis 1) and over `LENGTH` tube radii
 drawn from a generator; nothing comes from a picture.
 """
 
+import math
 from typing import NamedTuple
 
 import cv2
@@ -57,42 +58,34 @@ def _large(field: np.ndarray) -> np.ndarray:
 
 
 def _mix(colour, other, share: np.ndarray) -> np.ndarray:
-    return np.asarray(colour, np.float32) + (np.asarray(other, np.float32) - colour) * share[..., None]
+    """From one colour to another, float32 [3, ...]; colours are triples or such fields."""
+    colour, other = (np.asarray(c, np.float32).reshape(3, *np.shape(c)[1:] or (1, 1)) for c in (colour, other))
+    return colour + (other - colour) * np.asarray(share, np.float32)
 
 
 def _vessels(rng, trees: int, width: float, along: float) -> np.ndarray:
     """Branching vessels as opacity 0..1, periodic; `along` pulls them towards the lumen's direction."""
     pad, (h, w) = 128, SHAPE
     canvas = np.zeros((h + 2 * pad, w + 2 * pad), np.uint8)
-    todo = [
-        (rng.uniform(0, [w, h]) + pad, rng.uniform(0, 2 * np.pi), width * rng.uniform(0.7, 1.3), 60)
-        for _ in range(trees)
-    ]
+    starts = rng.uniform(pad, [w + pad, h + pad], (trees, 2)).tolist()
+    todo = [(x, y, rng.uniform(0, 2 * math.pi), width * rng.uniform(0.7, 1.3), 60) for x, y in starts]
     while todo:
-        point, angle, wide, steps = todo.pop()
-        line = [point]
-        for _ in range(steps):
-            angle += rng.normal(0, 0.22) - along * np.sin(2 * (angle - np.pi / 2))
-            point = point + 5 * np.array([np.cos(angle), np.sin(angle)])
-            if not (0 < point[0] < w + 2 * pad and 0 < point[1] < h + 2 * pad):
+        x, y, angle, wide, steps = todo.pop()
+        line = [(x, y)]
+        for bend, fork in zip(rng.normal(0, 0.22, steps).tolist(), rng.random(steps).tolist(), strict=True):
+            angle += bend - along * math.sin(2 * (angle - math.pi / 2))
+            x, y = x + 5 * math.cos(angle), y + 5 * math.sin(angle)
+            if not (0 < x < w + 2 * pad and 0 < y < h + 2 * pad):
                 break
-            line.append(point)
-            if wide > 1.0 and rng.random() < 0.12:
-                todo.append((point, angle + rng.choice([-1, 1]) * rng.uniform(0.4, 1.0), wide * 0.62, steps // 2))
-        strength = int(min(255, 95 + 55 * wide))
-        cv2.polylines(
-            canvas,
-            [np.round(8 * np.array(line)).astype(np.int32)],
-            False,
-            strength,
-            max(1, round(wide)),
-            cv2.LINE_AA,
-            3,
-        )
-    canvas[pad : 2 * pad] = np.maximum(canvas[pad : 2 * pad], canvas[-pad:])
-    canvas[-2 * pad : -pad] = np.maximum(canvas[-2 * pad : -pad], canvas[:pad])
-    canvas[:, pad : 2 * pad] = np.maximum(canvas[:, pad : 2 * pad], canvas[:, -pad:])
-    canvas[:, -2 * pad : -pad] = np.maximum(canvas[:, -2 * pad : -pad], canvas[:, :pad])
+            line.append((x, y))
+            if wide > 1.0 and fork < 0.12:
+                side = 1 if fork < 0.06 else -1
+                todo.append((x, y, angle + side * rng.uniform(0.4, 1.0), wide * 0.62, steps // 2))
+        points = np.round(8 * np.array(line)).astype(np.int32)
+        cv2.polylines(canvas, [points], False, int(min(255, 95 + 55 * wide)), max(1, round(wide)), cv2.LINE_AA, 3)
+    for view in (canvas, canvas.T):
+        view[pad : 2 * pad] = np.maximum(view[pad : 2 * pad], view[-pad:])
+        view[-2 * pad : -pad] = np.maximum(view[-2 * pad : -pad], view[:pad])
     return cv2.GaussianBlur(canvas[pad:-pad, pad:-pad], (0, 0), 0.9).astype(np.float32) / 255
 
 
@@ -109,14 +102,14 @@ def wall(region: str, rng) -> Wall:
     a = np.linspace(0, 2 * np.pi, SHAPE[1], endpoint=False, dtype=np.float32)[None, :]
     radius, bump, skin, gloss = _REGIONS[region](rng, half, z, a, coarse, patchy, fine)
     cavity = np.clip((cv2.GaussianBlur(radius, (0, 0), 14, borderType=cv2.BORDER_REFLECT) - radius) * 7, -1, 1)
-    skin = skin * (1 + 0.22 * cavity)[..., None]  # light does not reach the bottom between two folds
+    skin = skin * (1 + 0.22 * cavity)  # light does not reach the bottom between two folds
     surface = radius + bump
     relief = np.zeros((*SHAPE, 4), np.float32)
     around = np.roll(surface, -1, 1) - np.roll(surface, 1, 1)
     relief[..., 0] = around * (SHAPE[1] / (4 * np.pi)) / np.maximum(radius, 0.3)
     relief[..., 1] = (np.roll(surface, -1, 0) - np.roll(surface, 1, 0)) * (SHAPE[0] / (2 * LENGTH))
     relief[..., 2] = gloss
-    texture = np.clip(np.dstack([skin, np.zeros(SHAPE)]), 0, 255).astype(np.uint8)
+    texture = cv2.merge([*np.clip(skin, 0, 255).astype(np.uint8), np.zeros(SHAPE, np.uint8)])
     small = cv2.resize(radius.astype(np.float32), (192, 256), interpolation=cv2.INTER_AREA)
     return Wall(small, np.clip(relief, -4, 4), texture)
 
@@ -166,7 +159,7 @@ def _stomach(rng, half, z, a, coarse, patchy, fine):
         _mix((226, 138, 116), (212, 112, 94), soft(0.5 + 0.35 * patchy)), (186, 78, 66), 0.5 * (1 - ridge) * strength
     )
     areae = _large(band(rng, half, 7, 0.3))
-    skin *= (1 + 0.025 * areae + 0.015 * fine)[..., None]
+    skin *= 1 + 0.025 * areae + 0.015 * fine
     return radius, 0.0018 * areae + 0.0008 * fine + 0.002 * patchy, skin, 0.55 + 0.3 * soft(patchy)
 
 
@@ -182,7 +175,7 @@ def _small_intestine(rng, half, z, a, coarse, patchy, fine):
     tips = soft(0.5 + 0.5 * villi)
     skin = _mix(_mix((224, 150, 96), (206, 122, 72), soft(0.5 + 0.35 * patchy)), (240, 184, 132), 0.6 * crest * reach)
     skin = _mix(skin, (190, 100, 66), 0.30 * _vessels(rng, 26, 1.3, 0.0))
-    skin = _mix(skin, (248, 200, 148), 0.22 * tips) * (1 + 0.02 * fine)[..., None]
+    skin = _mix(skin, (248, 200, 148), 0.22 * tips) * (1 + 0.02 * fine)
     flakes = soft((_large(band(rng, half, 16, 0.5)) - 2.3) / 0.5)
     skin = _mix(skin, (214, 186, 84), 0.55 * flakes)
     return radius, 0.0013 * villi + 0.0005 * fine + 0.004 * patchy, skin, 0.25 + 0.25 * soft(patchy)
@@ -195,13 +188,14 @@ def _colon(rng, half, z, a, coarse, patchy, fine):
     phase = 6 * z / LENGTH + shift / 3 + 0.10 * coarse
     across = np.abs((phase % 1) - 0.5) * 2
     crest = np.exp(-(((1 - across) / 0.20) ** 2))
-    moon = 0.25 + 0.75 * np.abs(np.sin(1.5 * a)) ** 0.8
-    radius = 1.18 - 0.46 * crest * moon + 0.08 * coarse - 0.10 * (1 - np.abs(np.sin(1.5 * a))) ** 2
+    middle = np.sqrt(np.sin(1.5 * a) ** 2 + 0.02)  # of a sector; between them run the three bands of muscle
+    moon = 0.25 + 0.75 * middle
+    radius = 1.18 - 0.46 * crest * moon + 0.08 * coarse - 0.10 * (1 - middle) ** 2
     vessels = np.maximum(_vessels(rng, 26, 2.6, 0.0), 0.6 * _vessels(rng, 30, 1.2, 0.0))
     skin = _mix(_mix((232, 156, 122), (218, 132, 98), soft(0.5 + 0.35 * patchy)), (178, 66, 58), 0.6 * vessels)
     skin = _mix(skin, (240, 186, 156), 0.4 * crest * moon)
     stool = soft((_large(band(rng, half, 30, 0.7)) - 1.9) / 0.6)
-    skin = _mix(skin, (176, 140, 58), 0.75 * stool) * (1 + 0.012 * fine)[..., None]
+    skin = _mix(skin, (176, 140, 58), 0.75 * stool) * (1 + 0.012 * fine)
     return radius, 0.0012 * fine + 0.003 * patchy - 0.012 * stool, skin, 0.6 - 0.4 * stool
 
 
@@ -225,7 +219,8 @@ def lesion(kind: str, rng) -> Lesion:
     ragged = np.hypot(_X, _Y * rng.uniform(1.0, 1.5)) * (1 + 0.11 * band(rng, (N, N), 50, 0.5))
     half, colour, opacity, height = _LESIONS[kind](rng, ragged)
     opacity = opacity * soft((0.98 - np.maximum(np.abs(_X), np.abs(_Y))) / 0.1)
-    skin = np.dstack([np.broadcast_to(colour, (N, N, 3)), 255 * opacity])
+    colour = np.broadcast_to(np.asarray(colour, np.float32).reshape(3, *np.shape(colour)[1:] or (1, 1)), (3, N, N))
+    skin = np.dstack([*colour, 255 * opacity])
     relief = None
     if height is not None:  # given in half extents, inwards
         dy, dx = np.gradient(cv2.GaussianBlur(-height.astype(np.float32), (0, 0), 1.5), 2 / N)
@@ -376,11 +371,11 @@ def clouds(rng, size: int = 512) -> np.ndarray:
     """Turbid fluid, float32 [size, size, 4], periodic: density (unit variance), swirls, flecks 0..1, nothing."""
     field = band(rng, (size, size), 300, 0.5) + 0.5 * band(rng, (size, size), 100, 0.6)
     y, x = np.mgrid[0:size, 0:size].astype(np.float32)
-    stir = 26 * band(rng, (size, size), 140, 0.4), 26 * band(rng, (size, size), 140, 0.4)
-    swirl = cv2.remap(
-        band(rng, (size, size), 26, 0.8), x + stir[0], y + stir[1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP
-    )
-    flecks = soft(
-        (cv2.remap(band(rng, (size, size), 11, 0.5), x + stir[1], y, 1, borderMode=cv2.BORDER_WRAP) - 2.1) / 0.5
-    )
+    u, v = (offset + 16 * band(rng, (size, size), 150, 0.4) for offset in (x, y))
+
+    def stirred(wave: float, spread: float) -> np.ndarray:
+        return cv2.remap(band(rng, (size, size), wave, spread), u, v, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
+
+    swirl = 0.7 * stirred(70, 0.7) + 0.5 * stirred(22, 0.8)
+    flecks = soft((stirred(15, 0.6) - 2.2) / 0.7)
     return np.dstack([field / field.std(), swirl, flecks, 0 * x]).astype(np.float32)
