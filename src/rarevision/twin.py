@@ -35,22 +35,24 @@ MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.2757
 
 def build_twin(
     folder: str | Path,
-    image_size: int = 64,
-    patch: int = 8,
+    image_size: int = 0,
+    grid: int = 8,
     width: int = 96,
     depth: int = 4,
     heads: int = 4,
+    mlp_ratio: float = 2.0,
     embed_dim: int = 128,
     seed: int = 0,
 ) -> Path:
     """Write a twin; the same arguments give the same weights. Returns the folder.
 
-    image_size, patch: px, the image tower sees `(image_size / patch)^2 + 1` tokens; width: channels of a token;
-    embed_dim: channels of the joint space of images and texts.
+    image_size: px, 0 = 96; grid: patches along a side, so `grid^2 + 1` tokens; width: channels of a token; mlp_ratio:
+    of the blocks' MLP; embed_dim: channels of the joint space of images and texts.
     """
     folder = Path(folder)
-    if image_size % patch or width % heads or heads % 2:
-        raise ValueError(f"twin: image_size {image_size} must divide by patch {patch}, width {width} by heads {heads}, "
+    image_size = image_size or 96
+    if image_size % grid or width % heads or heads % 2:
+        raise ValueError(f"twin: image_size {image_size} must divide by grid {grid}, width {width} by heads {heads}, "
                          "and heads must be even")  # fmt: skip
     vocabulary = _vocabulary()
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +64,8 @@ def build_twin(
         vocab_size=len(vocabulary), hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
         max_position_embeddings=CONTEXT, pad_token_id=vocabulary.index("[PAD]"),
     ).save_pretrained(folder)  # fmt: skip
-    trunk = {"img_size": image_size, "patch_size": patch, "embed_dim": width, "depth": depth, "num_heads": heads}
+    trunk = {"img_size": image_size, "patch_size": image_size // grid, "embed_dim": width, "depth": depth,
+             "num_heads": heads, "mlp_ratio": mlp_ratio}  # fmt: skip
     stage.write_json(
         folder / "trunk" / "config.json",
         {"architecture": "vit_base_patch16_224", "model_args": trunk, "pretrained_cfg": {}},
@@ -133,7 +136,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Write a small twin of BiomedCLIP in the hub's file layout.")
     parser.add_argument("folder", type=Path)
     for name, parameter in list(inspect.signature(build_twin).parameters.items())[1:]:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=parameter.default)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=parameter.annotation, default=parameter.default)
     options = vars(parser.parse_args(arguments))
     folder = build_twin(**options)
     config = json.loads((folder / "open_clip_config.json").read_text())["model_cfg"]

@@ -29,6 +29,10 @@ WEIGHTS_SHA256 = "52cc993c5c5ff962bd0c60931874bc001e7e9b41666a385530f4a036294576
 TEXT_REPOSITORY = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"  # only its config.json is used
 TEXT_REVISION = "d673b8835373c6fa116d6d8006b33d48734e305d"
 CONFIG = "open_clip_config.json"
+LOADING = (  # what torch, open_clip and transformers raise for files that are torn, of another kind, or do not fit
+    *(RuntimeError, ValueError, OSError, EOFError, KeyError, TypeError, AttributeError),
+    pickle.UnpicklingError,
+)
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 
 
@@ -54,7 +58,7 @@ def load(model: Model) -> tuple[nn.Module, str]:
         clip = open_clip.create_model(
             f"local-dir:{folder}", require_pretrained=True, force_image_size=model.image_size or None, **overrides
         )
-    except (RuntimeError, ValueError, OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
+    except LOADING as error:
         file = folder / WEIGHTS
         facts = f"{file.stat().st_size:,} bytes, sha256 {stage.sha256(file)}" if file.is_file() else "missing"
         raise ModelError(f"{folder}: not loadable as {CONFIG} describes it ({WEIGHTS}: {facts}): {error}") from error
@@ -189,8 +193,10 @@ def timm_trunk(name: str, image_size: int) -> tuple[nn.Module, dict[str, Any]]:
     size = {"img_size": image_size} if image_size else {}
     try:
         trunk = timm.create_model(name, pretrained=pretrained, num_classes=0, **size)
-    except (RuntimeError, ValueError, OSError, TypeError, KeyError) as error:
+    except LOADING as error:
         raise ModelError(f"model.trunk {name!r}: {error}") from error
+    if not hasattr(trunk, "patch_embed"):
+        raise ModelError(f"model.trunk {name!r}: {type(trunk).__name__} is not a vision transformer")
     cfg = trunk.pretrained_cfg
     found = _architecture(name if name.startswith("local-dir:") else cfg["architecture"])
     return trunk, found | {
