@@ -85,9 +85,9 @@ def test_average_precision_of_one_label(truth, predicted, threshold):
 
 @given(two, thresholds)
 @settings(max_examples=50)
-def test_blocks_of_candidates_change_nothing(pair, threshold):
+def test_crowded_truth_changes_nothing(pair, threshold):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(matching, "BLOCK", 3)
+        patch.setattr(matching, "CROWD", 1)
         assert score(*pair, threshold) == literal_score(*pair, threshold)
 
 

@@ -7,7 +7,7 @@ nothing is predicted, else 0. Results are equal to the literal rule, to the last
 divided and the same sums taken in the same order. Only the search is faster: candidates come from two binary searches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -17,7 +17,7 @@ from rarevision.events import MAX_FRAME, Event, Events, EventsError
 from rarevision.labels import COLUMN, FINDINGS, N_LABELS
 
 SPAN = 1 << 32  # more than any frame number: pair * SPAN + frame sorts by pair, then by frame
-BLOCK = 1 << 21  # candidate pairs held at once; only heavily overlapping truth needs more than one block
+CROWD = 16  # candidates of one prediction; truth of one label overlaps so much in no real timeline
 
 
 @dataclass(frozen=True)
@@ -56,60 +56,62 @@ def flatten(events: Events, studies: Sequence[str]) -> Intervals:
     return Intervals(pair[order], start, end)
 
 
-def _candidates(truth: Intervals, predicted: Intervals, lowest: float) -> Iterator[tuple[np.ndarray, ...]]:
-    """Blocks of (prediction, truth event, tIoU) with tIoU >= lowest, by prediction, then by truth event in file order.
+def _tiou(truth: Intervals, g: np.ndarray, predicted: Intervals, p: np.ndarray | int) -> np.ndarray:
+    a, b, c, d = predicted.start[p], predicted.end[p], truth.start[g], truth.end[g]
+    shared = np.maximum(np.minimum(b, d) - np.maximum(a, c) + 1, 0)
+    return shared / ((b - a + 1) + (d - c + 1) - shared)
+
+
+def match(truth: Intervals, predicted: Intervals, thresholds: Sequence[float]) -> np.ndarray:
+    """Row of the truth event that each prediction takes, -1 for a miss; int64 [len(thresholds), len(predicted)].
 
     tIoU >= 0.5 means that the shared frames are at least half of the prediction, hence include one of its two middle
     frames; so only truth events over these are looked at: at most two where truth events do not overlap.
     """
+    if not all(0 < t <= 1 for t in thresholds):
+        raise ValueError(f"tIoU thresholds must lie in (0, 1], not {tuple(thresholds)}")
+    taken = np.full((len(thresholds), len(predicted)), -1, np.int64)
+    if not len(truth) or not len(predicted):
+        return taken
     order = np.lexsort((truth.start, truth.pair))
     opens = truth.pair[order] * SPAN + truth.start[order]
     reach = np.maximum.accumulate(truth.pair[order] * SPAN + truth.end[order])
     length = predicted.end - predicted.start + 1
-    half = lowest >= 0.5
+    half = min(thresholds) >= 0.5
     left = predicted.start + (length - 1) // 2 if half else predicted.start
     right = predicted.start + length // 2 if half else predicted.end
     low = np.searchsorted(reach, predicted.pair * SPAN + left, "left")
     count = np.maximum(np.searchsorted(opens, predicted.pair * SPAN + right, "right") - low, 0)
-    total = np.cumsum(count)
-    first = 0
-    while first < len(predicted):
-        before = total[first] - count[first]
-        last = max(int(np.searchsorted(total, before + BLOCK, "right")), first + 1)
-        n = count[first:last]
-        p = np.repeat(np.arange(first, last), n)
-        g = order[np.repeat(low[first:last] - (total[first:last] - n), n) + np.arange(before, before + len(p))]
-        shared = np.minimum(predicted.end[p], truth.end[g]) - np.maximum(predicted.start[p], truth.start[g]) + 1
-        shared = np.maximum(shared, 0)
-        tiou = shared / (length[p] + (truth.end[g] - truth.start[g] + 1) - shared)
-        near = tiou >= lowest
-        p, g, tiou = p[near], g[near], tiou[near]
-        by = np.lexsort((g, p))
-        yield p[by], g[by], tiou[by]
-        first = last
 
+    crowded = np.unique(predicted.pair[count > CROWD])  # many truth events over one place: all are compared instead
+    for pair in crowded.tolist():
+        g, p = (np.arange(*np.searchsorted(x.pair, (pair, pair + 1))) for x in (truth, predicted))
+        free = np.ones((len(thresholds), len(g)), bool)
+        for i in p.tolist():
+            tiou = _tiou(truth, g, predicted, i)
+            for k, threshold in enumerate(thresholds):
+                near = free[k] & (tiou >= threshold)
+                if near[first := near.argmax()]:
+                    free[k, first] = False
+                    taken[k, i] = g[first]
 
-def match(truth: Intervals, predicted: Intervals, thresholds: Sequence[float]) -> np.ndarray:
-    """Row of the truth event that each prediction takes, -1 for a miss; int64 [len(thresholds), len(predicted)]."""
-    if not all(0 < t <= 1 for t in thresholds):
-        raise ValueError(f"tIoU thresholds must lie in (0, 1], not {tuple(thresholds)}")
-    taken_by = np.full((len(thresholds), len(predicted)), -1, np.int64)
-    if not len(truth) or not len(predicted):
-        return taken_by
-    free = [bytearray(b"\1") * len(truth) for _ in thresholds]
-    for p, g, tiou in _candidates(truth, predicted, min(thresholds)):
-        for k, threshold in enumerate(thresholds):
-            near = tiou >= threshold
-            done, open_, hits = -1, free[k], []
-            for i, j in zip(p[near].tolist(), g[near].tolist(), strict=True):
-                if i != done and open_[j]:
-                    open_[j] = 0
-                    done = i
-                    hits.append((i, j))
-            if hits:
-                i, j = np.array(hits).T
-                taken_by[k, i] = j
-    return taken_by
+    count[np.isin(predicted.pair, crowded)] = 0
+    p = np.repeat(np.arange(len(predicted)), count)
+    g = order[np.arange(len(p)) + np.repeat(low - (np.cumsum(count) - count), count)]
+    tiou = _tiou(truth, g, predicted, p)
+    for k, threshold in enumerate(thresholds):
+        near = np.flatnonzero(tiou >= threshold)
+        near = near[np.lexsort((g[near], p[near]))]  # by prediction, then in the truth's file order
+        free, done, hits = bytearray(b"\1") * len(truth), -1, []
+        for i, j in zip(p[near].tolist(), g[near].tolist(), strict=True):
+            if i != done and free[j]:
+                free[j] = 0
+                done = i
+                hits.append((i, j))
+        if hits:
+            i, j = np.array(hits).T
+            taken[k, i] = j
+    return taken
 
 
 def precisions(truth: Intervals, predicted: Intervals, taken: np.ndarray, pairs: int) -> np.ndarray:
