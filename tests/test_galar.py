@@ -344,6 +344,60 @@ def test_label_csv_round_trip(tmp_path_factory, rows):
     assert np.array_equal(got, frame[order]) and np.array_equal(labels, bits[order]) and counter is None
 
 
+def verify(root, capsys, *options) -> tuple[int, str]:
+    code = main(["verify", str(root), "--workers", "1", *options])
+    return code, capsys.readouterr().out
+
+
+def test_verify_passes_a_whole_data_set(galar, capsys):
+    for options in ((), ("--full",)):
+        code, out = verify(galar, capsys, *options)
+        assert code == 0 and "no fault in 16 frames of 2 studies" in out and "olympus" in out
+
+
+def test_verify_lists_all_faults_at_once(galar, capsys):
+    two_parts(galar)
+    twice(galar)
+    out_of_root(galar)
+    rewrite(labels_of(galar), lambda t: t.drop(columns="ulcer"))
+    rewrite(labels_of(galar, "40"), lambda t: t.assign(blood=7))
+    (galar / "40" / "frame_000003.PNG").write_bytes(b"")
+    path = galar / "40" / "frame_000005.PNG"
+    path.write_bytes(path.read_bytes()[:-20])
+    Image.new("L", (8, 8)).save(galar / "40" / "frame_000006.PNG")
+    code, out = verify(galar, capsys)
+    assert code == 1 and out.count("FAULT") == 8 and "8 line(s) of faults, 3 bad frame(s)" in out
+    tables = ["two parts", "same frame number", "a link out of", "no column for 'ulcer'", "7 is not 0 or 1"]
+    for part in [*tables, "03.PNG: zero bytes", "05.PNG: truncated", "06.PNG: wrong mode: grey"]:
+        assert part in out, part
+
+
+def test_verify_full_decodes_what_headers_cannot_show(galar, capsys):
+    path = galar / "40" / "frame_000005.PNG"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    assert verify(galar, capsys)[0] == 0
+    code, out = verify(galar, capsys, "--full")
+    assert code == 1 and "frame_000005.PNG: damaged (checksum" in out
+
+
+def test_verify_a_test_set_and_a_missing_folder(tmp_path, capsys):
+    frames(tmp_path / "set" / "exam", range(30), "frame_{:07d}.png")
+    assert verify(tmp_path / "set", capsys)[0] == 0
+    for i in range(25):
+        (tmp_path / "set" / "exam" / f"frame_{i:07d}.png").write_bytes(b"")
+    code, out = verify(tmp_path / "set", capsys)
+    assert (
+        code == 1
+        and out.count("FAULT") == 21
+        and "25 bad frame(s) in 30" in out
+        and "exam: 5 more bad frames, 25 in all" in out
+    )
+    code, out = verify(tmp_path / "nowhere", capsys)
+    assert code == 1 and "nowhere: no such folder" in out
+
+
 def test_command_line_needs_a_command(capsys):
     with pytest.raises(SystemExit):
         main([])

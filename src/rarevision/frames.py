@@ -60,22 +60,13 @@ class FrameDataset(Dataset):
     """Frames by row: `dataset[row]` for evaluation, `dataset[epoch, row]` augmented, the same for the same seed.
 
     An item is (image uint8 [3, S, S] RGB, labels float32 [17], row int). Labels are NaN where the index has none: a
-    loss over them cannot pass unnoticed. A frame that cannot be decoded raises FrameError; with `tolerate` it comes as
-    a black image with row = -1 - row, for the caller to count, judge by `data.max_bad_share` and fill from neighbours.
+    loss over them cannot pass unnoticed. A frame that cannot be decoded raises FrameError.
     """
 
-    def __init__(
-        self,
-        index: FrameIndex,
-        reader: Reader,
-        image_size: int,
-        augment: str = "none",
-        seed: int = 0,
-        tolerate: bool = False,
-    ):
+    def __init__(self, index: FrameIndex, reader: Reader, image_size: int, augment: str = "none", seed: int = 0):
         if len(index) != len(reader.index):
             raise ValueError(f"the reader was made for {len(reader.index)} frames, the index has {len(index)}")
-        self.index, self.reader, self.image_size, self.tolerate = index, reader, image_size, tolerate
+        self.index, self.reader, self.image_size = index, reader, image_size
         self.augment = None if augment == "none" else Augment(augment, image_size, seed)
 
     def __len__(self) -> int:
@@ -89,12 +80,7 @@ class FrameDataset(Dataset):
         else:
             labels = torch.from_numpy(self.index.labels[row].astype(np.float32))
         cv2.setNumThreads(0)  # one process per core: threads inside would only compete
-        try:
-            image = self.reader.read(row)
-        except FrameError:
-            if not self.tolerate:
-                raise
-            return torch.zeros(3, self.image_size, self.image_size, dtype=torch.uint8), labels, -1 - row
+        image = self.reader.read(row)
         if epoch is None or self.augment is None:
             image = square(image, self.image_size)
         else:

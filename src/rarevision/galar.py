@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 
+from rarevision.image import FrameError, check
 from rarevision.labels import LABELS, N_LABELS
 from rarevision.layout import DataError, Scan, labels_folder, read_label_csv, read_systems, read_test_csv, scan
 from rarevision.scores import natural
@@ -190,7 +191,7 @@ def read_galar(
     _require(root)
     found = scan(root, progress)
     folder = labels_folder(root, labels, found)
-    tables = {p.stem: p for p in folder_tables(folder)}
+    tables = {p.stem: p for p in tables_in(folder)}
     stamp = digest([found.stamp, missing, [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in tables.values()]])
     if cache is not None and Path(cache).exists():
         index, notes = _load(cache)
@@ -277,7 +278,7 @@ def read_test(root: str | Path, progress: bool = True) -> tuple[FrameIndex, pd.D
     return _index(root, found, parts), _report(lines)
 
 
-def folder_tables(folder: Path) -> list[Path]:
+def tables_in(folder: Path) -> list[Path]:
     """The label CSVs of a folder, one per study."""
     names = (p for p in folder.iterdir() if p.suffix.lower() == ".csv" and not p.name.startswith("."))
     return sorted((p for p in names if p.stem.lower() != "metadata"), key=lambda p: natural(p.stem))
@@ -307,12 +308,10 @@ def _index(root: Path, found: Scan, parts: list[tuple]) -> FrameIndex:
 
 def _facts(root: Path, found: Scan, study: str) -> dict[str, Any]:
     """What the disk says of a study; the image size is the first frame's, from its header."""
-    from rarevision.image import FrameError, header
-
     part = found.folders[study]
     facts = {"folder": part.path, "on_disk": len(part.frame), "first": int(part.frame[0]), "last": int(part.frame[-1])}
     try:
-        width, height = header(root / part.path / found.name(part, 0))
+        width, height = check(root / part.path / found.name(part, 0))
     except FrameError as error:
         return facts | {"note": f"first frame: {error.reason}"}
     return facts | {"width": width, "height": height}
@@ -353,11 +352,11 @@ def _span(frame: np.ndarray) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m rarevision.galar", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    check = commands.add_parser("verify", help="check a training or test data set; exit 1 with the list of faults")
-    check.add_argument("root", type=Path)
-    check.add_argument("--full", action="store_true", help="decode every frame instead of reading headers and ends")
-    check.add_argument("--labels", default="", help="labels folder below root")
-    check.add_argument("--workers", type=int, default=-1, help="processes; -1 = one per core")
+    command = commands.add_parser("verify", help="check a training or test data set; exit 1 with the list of faults")
+    command.add_argument("root", type=Path)
+    command.add_argument("--full", action="store_true", help="decode every frame instead of reading headers and ends")
+    command.add_argument("--labels", default="", help="labels folder below root")
+    command.add_argument("--workers", type=int, default=-1, help="processes; -1 = one per core")
     options = parser.parse_args(arguments)
 
     from rarevision.verify import verify
