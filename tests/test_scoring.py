@@ -60,7 +60,7 @@ two = st.lists(st.sampled_from("abc"), min_size=1, unique=True).flatmap(
 thresholds = st.sampled_from([0.5, 0.95, 1.0, 0.1, 0.25, 1 / 3, 0.4999, 0.6, 2 / 3, 0.75, 1e-9])
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(two, thresholds)
 def test_equals_the_literal_metric_to_the_last_bit(pair, threshold):
     assert score(*pair, threshold) == literal_score(*pair, threshold)
@@ -403,6 +403,13 @@ def test_command_line_as_table(files, capsys):
         "false per hour",
     ):
         assert line in text
+
+
+@pytest.mark.parametrize("option", ["--bootstrap=-1", "--bootstrap=1000000000", "--fps=0", "--fps=nan", "--fps=x"])
+def test_command_line_options_out_of_range(files, option, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([str(files / "truth.json"), str(files / "prediction.json"), option])
+    assert caught.value.code == 2 and option.partition("=")[0] in capsys.readouterr().err
 
 
 def test_command_line_refuses_in_one_line(files, capsys):

@@ -134,6 +134,12 @@ def test_all_faults_at_once():
     ]
 
 
+def test_videos_are_listed_in_file_order():
+    ids = [f"other {i}" for i in range(20)]
+    faults = check({"videos": [{"video_id": i, "events": []} for i in ids]}, FRAMES)[1]
+    assert [f.video for f in faults] == [*ids, "navi_1", "navi_2"]
+
+
 def test_nearest_video_is_named():
     document = good()
     document["videos"][0]["video_id"] = "navi1"

@@ -16,6 +16,7 @@ import json
 import operator
 import reprlib
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -195,9 +196,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) == len(pairs):
         return table
-    names = [key for key, _ in pairs]
     doubled = _Doubled(table)
-    doubled.keys_twice = sorted({key for key in names if names.count(key) > 1})
+    doubled.keys_twice = [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]
     return doubled
 
 

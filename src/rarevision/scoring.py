@@ -309,8 +309,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fps", type=float, help="frame numbers per second, for false events per hour")
     parser.add_argument("--json", action="store_true", help="everything as JSON, full precision")
     options = parser.parse_args(arguments)
-    if options.bootstrap < 0 or (options.fps is not None and not 0 < options.fps < np.inf):
-        parser.error("--bootstrap and --fps must be positive")
+    if not 0 <= options.bootstrap <= 100_000:
+        parser.error("--bootstrap must lie in 0..100000")
+    if options.fps is not None and not 0 < options.fps < np.inf:
+        parser.error("--fps must be positive")
     try:
         truth = read_events(options.truth)
         reports = []

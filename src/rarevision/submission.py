@@ -58,11 +58,11 @@ def check(document: Any, frames: Frames) -> tuple[Events, list[Fault]]:
         return reasons
 
     events, faults = examine(document, inspect)
-    for study in events.keys() - spans.keys():
-        near = difflib.get_close_matches(study, spans.keys() - events.keys(), n=1)
+    for study in [s for s in events if s not in spans]:
+        near = difflib.get_close_matches(study, [s for s in spans if s not in events], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         faults.append(Fault(study, None, f"{show(study)} is not a video of the test set{hint}"))
-    faults += [Fault(s, None, "missing: the test set has this video") for s in sorted(spans.keys() - events.keys())]
+    faults += [Fault(s, None, "missing: the test set has this video") for s in spans if s not in events]
     return events, faults
 
 
