@@ -14,9 +14,11 @@ from scipy.ndimage import gaussian_filter1d
 from rarevision import mucosa
 from rarevision.events import runs
 from rarevision.labels import COLUMN, FINDINGS, LANDMARKS, REGIONS
+from rarevision.lens import LEVELS, SYSTEMS, Lens
 from rarevision.mucosa import soft
 
-GRID = 256  # px, rendering; the frame is its enlargement
+__all__ = ["SYSTEMS", "Journey"]
+
 COARSE = 80  # px, ray marching
 STEPS = 18
 FAR = 9.0  # tube radii
@@ -26,36 +28,16 @@ BOX = np.ones((3, 3), np.uint8)
 ENTER = 0.7  # opacity of a lesion in its event's first and last frame
 
 
-class System(NamedTuple):
-    """How a capsule's pictures look."""
-
-    size: int  # px
-    view: float  # degrees across the field
-    gains: tuple[float, float, float]  # white balance, RGB
-    gamma: float
-    contrast: float
-    saturation: float
-    vignette: float
-    corner: float  # |x| + |y| at which the field is cut (1..2); octagon
-    roundness: float  # exponent of |x|^p + |y|^p <= 1 of the field
-
-
-SYSTEMS = {
-    "pillcam": System(512, 140, (1.02, 0.96, 0.92), 1.0, 1.0, 1.0, 0.30, 2.0, 3.4),
-    "olympus": System(336, 145, (1.06, 0.97, 0.80), 0.95, 1.05, 1.1, 0.22, 1.5, 40.0),
-    "navicam": System(480, 140, (0.95, 0.99, 1.16), 1.12, 1.16, 0.88, 0.50, 2.0, 2.0),
-}
 SPEED = {"mouth": 0.05, "esophagus": 0.30, "stomach": 0.05, "small intestine": 0.13, "colon": 0.07}  # radii per frame
 SWAY = {"mouth": 0.15, "esophagus": 0.15, "stomach": 0.75, "small intestine": 0.45, "colon": 0.45}  # rad, view off axis
 BEND = {"mouth": 0.0, "esophagus": 0.05, "stomach": 0.10, "small intestine": 0.30, "colon": 0.22}  # 1 / radii
-WET = {
+WET = {  # level of bubbles and of turbid fluid
     "mouth": (0.2, -1),
     "esophagus": (0.6, -1),
     "stomach": (0.7, 0.2),
     "small intestine": (0.6, 0.7),
     "colon": (0.2, 1.0),
 }
-# level of bubbles and of turbid fluid
 NARROW = {  # opening at the landmark: half axes and length, tube radii
     "z-line": (0.62, 0.62, 0.5),
     "pylorus": (0.20, 0.20, 0.24),
@@ -96,16 +78,16 @@ class Journey:
     """Frames of one study; `labels` uint8 [T, 17], a key of `SYSTEMS`, integers as seed, size in px (0: its own)."""
 
     def __init__(self, labels: np.ndarray, system: str, seed: tuple[int, ...], size: int = 0):
-        self.system, self.size = SYSTEMS[system], size or SYSTEMS[system].size
+        if labels.ndim != 2 or (labels[:, : len(REGIONS)].sum(1) != 1).any():
+            raise ValueError("every row of labels needs exactly one of the five regions")
         self.labels = labels
         self.rng = np.random.default_rng([*seed, 3])
+        self.lens = Lens(system, size, self.rng, COARSE)
         self.region = labels[:, : len(REGIONS)].argmax(1)
         self.walls = {
             REGIONS[k]: mucosa.wall(REGIONS[k], np.random.default_rng([*seed, 4, int(k)]))
             for k in np.unique(self.region)
         }
-        self.foam, self.clouds = mucosa.foam(self.rng), mucosa.clouds(self.rng)
-        self._lens()
         self._travel()
         films = ("blood", "hematin", "erythema")  # painted first, focal lesions on top
         self.sites = [
@@ -115,34 +97,6 @@ class Journey:
         ]
 
     # ---------------------------------------------------------------------------------------------------------- camera
-
-    def _lens(self) -> None:
-        """Ray directions of the fisheye, the vignette and the field of view."""
-        s = self.system
-
-        def rays(n: int) -> tuple[np.ndarray, np.ndarray]:
-            y, x = np.mgrid[-1 + 1 / n : 1 - 1 / n : n * 1j, -1 + 1 / n : 1 - 1 / n : n * 1j].astype(np.float32)
-            r = np.hypot(x, y)
-            angle = r * float(np.radians(s.view / 2))
-            k = np.sin(angle) / np.maximum(r, 1e-6)
-            return np.stack([x * k, y * k, np.cos(angle)]).reshape(3, -1).astype(np.float32), r
-
-        self.rays = {n: rays(n)[0] for n in (COARSE, GRID)}
-        self.vignette = (1 - s.vignette * rays(GRID)[1] ** 2 / 1.3).astype(np.float32)
-        y, x = np.mgrid[-1 : 1 : self.size * 1j, -1 : 1 : self.size * 1j]
-        outside = np.maximum(
-            (abs(x) + abs(y)) / s.corner, (abs(x) ** s.roundness + abs(y) ** s.roundness) ** (1 / s.roundness)
-        )
-        self.field = np.clip((1 - outside) * self.size / 3 * 255, 0, 255).astype(np.uint8)[..., None].repeat(3, 2)
-        level = np.linspace(0, 4, 2048, dtype=np.float32)  # light to brightness: tissue in the dark glows red
-        tone = (1 - np.exp(-1.5 * level[:, None])) ** np.array([0.82, 1.02, 1.12], np.float32)
-        self.tone = np.ascontiguousarray(1.12 * tone, np.float32)
-        value = np.linspace(0, 1, 256)[:, None] * np.array(s.gains)
-        value = np.clip(value, 0, 1.3) ** s.gamma
-        value = 0.45 + (value - 0.45) * s.contrast
-        self.colours = np.clip(255 * value, 0, 255).astype(np.uint8).reshape(256, 1, 3)
-        grey = np.full((3, 3), 1 / 3, np.float32)
-        self.saturate = (s.saturation * np.eye(3, dtype=np.float32) + (1 - s.saturation) * grey).astype(np.float32)
 
     def _drift(self, sigma: float, clock: np.ndarray) -> np.ndarray:
         """Smooth noise of unit variance, sampled at `clock` (rows; it stands still while the capsule does)."""
@@ -205,7 +159,7 @@ class Journey:
 
     def _change(self, z: float) -> Change | None:
         """The next change of region that can be seen from depth z."""
-        return next((c for c in self.changes if z - 1.0 < c.z < z + 4.5), None)
+        return next((c for c in self.changes if z - 0.6 < c.z < z + 4.5), None)
 
     def _sides(self, row: int, change: Change | None) -> tuple[str, str]:
         here = REGIONS[self.region[row]]
@@ -252,18 +206,14 @@ class Journey:
         """Rotation from the camera to the tube, 3 x 3."""
         (cy, cp, cr), (sy, sp, sr) = (f([*self.heading[:, row], self.roll[row]]) for f in (np.cos, np.sin))
         roll = np.array([[cr, -sr, 0], [sr, cr, 0], [0, 0, 1]])
-        return (
-            np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]]) @ np.array([[1, 0, 0], [0, cp, -sp], [0, sp, cp]]) @ roll
-        )
+        pitch = np.array([[1, 0, 0], [0, cp, -sp], [0, sp, cp]])
+        return np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]]) @ pitch @ roll
 
     def _march(self, row: int, bumps=()) -> tuple[np.ndarray, ...]:
         """Hit points at full resolution: distance, angle (degrees), radius, depth from the camera, directions."""
         turn = self._turn(row).astype(np.float32)
-        change, (ox, oy), (kx, ky) = (
-            self._change(self.z[row]),
-            self.place[:, row].tolist(),
-            (0.5 * self.bend[:, row]).tolist(),
-        )
+        change = self._change(self.z[row])
+        (ox, oy), (kx, ky) = self.place[:, row].tolist(), (0.5 * self.bend[:, row]).tolist()
 
         def at(t, d):
             z = d[2] * t
@@ -278,10 +228,11 @@ class Journey:
                 t = np.clip(t + np.clip(0.65 * gap, -0.3, stride * (0.12 + 0.2 * t)), 0.03, FAR)
             return t
 
-        rays = {n: (turn @ d).reshape(3, n, n) for n, d in self.rays.items()}
+        n = self.lens.grid
+        rays = {k: (turn @ d).reshape(3, k, k) for k, d in self.lens.rays.items()}
         coarse = march(np.full((COARSE, COARSE), 0.35, np.float32), rays[COARSE], STEPS, 1.0)
-        t, low, high = (cv2.resize(x, (GRID, GRID)) for x in (coarse, cv2.erode(coarse, BOX), cv2.dilate(coarse, BOX)))
-        d = rays[GRID]
+        t, low, high = (cv2.resize(x, (n, n)) for x in (coarse, cv2.erode(coarse, BOX), cv2.dilate(coarse, BOX)))
+        d = rays[n]
         edge = np.flatnonzero(high - low > 0.15 * low)  # silhouettes: march their rays anew, from before the near side
         if len(edge):
             edge = np.resize(edge, (-(-len(edge) // 64), 64))
@@ -293,7 +244,7 @@ class Journey:
 
     def _site(self, kind: str, first: int, last: int) -> Site:
         """Fix an event to the wall: of some spots in its middle frame, the one best in view from first to last."""
-        rows = (first, (first + last) // 2, last)
+        rows, n = (first, (first + last) // 2, last), self.lens.grid
         seen = {row: self._march(row)[:4] for row in rows}
         angle, rho, z = seen[rows[1]][1:]
 
@@ -306,14 +257,14 @@ class Journey:
                 place = np.array([rho[y, x] * c + kx * ahead**2, rho[y, x] * s + ky * ahead**2, ahead])
                 ray = self._turn(row).T @ (place - [*self.place[:, row], 0])
                 distance = np.linalg.norm(ray)
-                r = np.arccos(np.clip(ray[2] / distance, -1, 1)) / np.radians(self.system.view / 2)
-                px = (ray[:2] / np.hypot(*ray[:2]) * r + 1) * GRID / 2
+                r = np.arccos(np.clip(ray[2] / distance, -1, 1)) / np.radians(self.lens.system.view / 2)
+                px = (ray[:2] / np.hypot(*ray[:2]) * r + 1) * n / 2
                 if r < 0.8 and abs(seen[row][0][int(px[1]), int(px[0])] - distance) < 0.12 * distance:
                     worth += 1 - 0.5 * abs(distance - 0.9) - 0.5 * max(r - 0.6, 0)
             return worth
 
-        spots = [(self.rng.uniform(0.08, 0.36) * GRID, self.rng.uniform(0, 2 * np.pi)) for _ in range(32)]
-        pixels = [(int(GRID / 2 + r * np.sin(p)), int(GRID / 2 + r * np.cos(p))) for r, p in spots]
+        spots = [(self.rng.uniform(0.08, 0.36) * n, self.rng.uniform(0, 2 * np.pi)) for _ in range(32)]
+        pixels = [(int(n / 2 + r * np.sin(p)), int(n / 2 + r * np.cos(p))) for r, p in spots]
         y, x = max(pixels, key=lambda pixel: quality(*pixel))
         down = 0.0 if np.cos(np.radians(angle[y, x])) > 0 else np.pi
         turn = down if kind == "active bleeding" else self.rng.uniform(0, 2 * np.pi)
@@ -332,9 +283,8 @@ class Journey:
         alpha = patch[..., 3:].astype(np.float32) * np.float32(fade / 255)
         skin += (patch[..., :3] - skin) * alpha
         if site.lesion.relief is not None:
-            bump = cv2.remap(site.lesion.relief, u, v, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT) * np.float32(
-                fade
-            )
+            bump = cv2.remap(site.lesion.relief, u, v, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
+            bump *= np.float32(fade)
             slope[..., 0] += bump[..., 0] * (c / scale) - bump[..., 1] * (s / scale)
             slope[..., 1] += bump[..., 0] * (s / scale) + bump[..., 1] * (c / scale)
 
@@ -355,19 +305,20 @@ class Journey:
         facing = d[0] * c + d[1] * s - slope[..., 0] * (d[1] * c - d[0] * s) - slope[..., 1] * d[2]
         facing /= np.sqrt(1 + slope[..., 0] ** 2 + slope[..., 1] ** 2)
         np.clip(facing, 0, 1, out=facing)
-        near = self.vignette / (0.20 + t * t)
+        near = self.lens.vignette / (0.20 + t * t)
         light = near * (0.22 + 0.78 * facing)  # light also travels inside the tissue
         exposure = 0.92 / (0.12 + float(light[::8, ::8].mean()))
-        level = np.clip(exposure * light * 512, 0, 2047).astype(np.int32)
-        image = skin * np.take(self.tone, level, axis=0)
+        level = (exposure * LEVELS * light).astype(np.int32)
+        image = skin * self.lens.lit(level)
         shine = facing**2
         shine = shine * shine * shine  # 12th power twice: a wet highlight
         shine = shine * shine * slope[..., 2] * np.clip(0.4 * near, 0, 1)
         image += cv2.merge([200 * soft((shine - 0.45) / 0.4)] * 3)
         edge = soft(np.abs(t - cv2.blur(t, (3, 3))) / t * 10)  # silhouettes: one ray a pixel leaves stairs
         image += (cv2.GaussianBlur(image, (5, 5), 1.2) - image) * cv2.merge([edge] * 3)
-        view = self._fluids(row, image, level)
-        return self._develop(image), view
+        move = 6 * float(self.clock[row]), 40 * float(self.roll[row])
+        view = self.lens.cover(image, level, float(self.fluid[row]), float(self.bubbles[row]), *move)
+        return self.lens.develop(image), view
 
     def _surface(self, row: int, angle: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Colour float32 [n, n, 3] (0..255) of the bare wall, and float32 [n, n, 4]: its slopes and gloss."""
@@ -379,9 +330,8 @@ class Journey:
         def look(region: str):
             wall = self.walls[region]
             skin = cv2.remap(wall.skin, u, v, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
-            return cv2.cvtColor(skin, cv2.COLOR_RGBA2RGB).astype(np.float32), cv2.remap(
-                wall.relief, u, v, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP
-            )
+            relief = cv2.remap(wall.relief, u, v, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
+            return cv2.cvtColor(skin, cv2.COLOR_RGBA2RGB).astype(np.float32), relief
 
         before, after = self._sides(row, change)
         skin, slope = look(before)
@@ -397,44 +347,3 @@ class Journey:
                 lips = 0.75 * np.exp(-(((deep - change.z + 0.12) / 0.30) ** 2))
                 skin += (np.float32([240, 182, 132]) - skin) * cv2.merge([lips] * 3)
         return skin, slope
-
-    def _fluids(self, row: int, image: np.ndarray, level: np.ndarray) -> dict[str, int]:
-        """Turbid fluid and foam before the lens, painted into `image`; returns the quality labels."""
-        covered = foamy = murky = 0.0
-        dx, dy = 6 * float(self.clock[row]), 40 * float(self.roll[row])
-        if self.fluid[row] > 0:
-            cloud = self._drifting(self.clouds, dx, dy)
-            alpha = soft((cloud[..., 0] - 1.7 + 2.2 * float(self.fluid[row])) / 2.2)
-            glow = np.take(self.tone, np.clip(level // 4 + 430, 0, 2047), axis=0)
-            shade = 1 + 0.07 * cloud[..., 1] + 0.45 * cloud[..., 2]
-            opaque = np.clip(0.93 * alpha * (1 + 0.10 * cloud[..., 1]) + 0.4 * alpha * cloud[..., 2], 0, 0.96)
-            image += (np.float32([152, 140, 56]) * glow * shade[..., None] - image) * cv2.merge([opaque] * 3)
-            murky, covered = float((alpha > 0.35).mean()), float((alpha > 0.6).mean())
-        if self.bubbles[row] > 0:
-            mask = soft(
-                (self._drifting(self.clouds, 200 - dx, 90.0)[..., 0] - 1.9 + 1.8 * float(self.bubbles[row])) / 0.3
-            )
-            sheet = self._drifting(self.foam, 2 * dx, dy).astype(np.float32)
-            glow = np.take(self.tone, np.clip(level // 2 + 500, 0, 2047), axis=0)
-            image += (sheet[..., :3] * glow - image) * cv2.merge([mask * sheet[..., 3] * np.float32(1 / 255)] * 3)
-            foamy = float((mask > 0.5).mean())
-            covered = max(covered, foamy)
-        view = "no view" if covered > 0.75 else "reduced view" if covered > 0.3 else "good view"
-        found = {"bubbles": foamy > 0.08, "dirt": murky > 0.15, view: True}
-        return {k: int(found.get(k, False)) for k in ("bubbles", "dirt", "no view", "reduced view", "good view")}
-
-    @staticmethod
-    def _drifting(tile: np.ndarray, dx: float, dy: float) -> np.ndarray:
-        """A window of a periodic tile, moved by fractions of a pixel."""
-        n = len(tile)
-        x, y = int(np.floor(dx)) % n, int(np.floor(dy)) % n
-        window = tile.take(range(y, y + GRID + 1), 0, mode="wrap").take(range(x, x + GRID + 1), 1, mode="wrap")
-        shift = np.float32([[1, 0, -(dx % 1)], [0, 1, -(dy % 1)]])
-        return cv2.warpAffine(window, shift, (GRID, GRID), borderMode=cv2.BORDER_REPLICATE)
-
-    def _develop(self, image: np.ndarray) -> np.ndarray:
-        """The capsule system's colours, enlargement and field of view."""
-        image = cv2.transform(np.clip(image, 0, 255), self.saturate)
-        image = cv2.LUT(np.clip(image, 0, 255).astype(np.uint8), self.colours)
-        image = cv2.resize(image, (self.size, self.size), interpolation=cv2.INTER_CUBIC)
-        return cv2.multiply(image, self.field, scale=1 / 255)

@@ -249,8 +249,8 @@ def _typed(kind: Any, value: Any, where: str, name: str) -> Any:
 
 def _check(config: Config, where: str) -> None:
     """Values that no later stage could use."""
-    d, s, m, t, p, h, c = (
-        getattr(config, k) for k in ("data", "split", "model", "train", "predict", "threshold", "decode")
+    d, s, m, t, p, h, c, f = (
+        getattr(config, k) for k in ("data", "split", "model", "train", "predict", "threshold", "decode", "phantom")
     )
     rules = [
         (d.frame_step >= 1, "data.frame_step must be at least 1"),
@@ -281,6 +281,14 @@ def _check(config: Config, where: str) -> None:
         (c.max_gap >= 0 and c.min_length >= 1, "decode.max_gap >= 0 and decode.min_length >= 1"),
         (0 < c.screen_recall <= 1, "decode.screen_recall must lie in (0, 1]"),
         (c.folds >= 2, "decode.folds must be at least 2"),
+        (
+            0 <= f.pillcam <= 50 and 0 <= f.olympus <= 20 and f.navicam >= 0,
+            "phantom: at most 50 pillcam, 20 olympus",
+        ),
+        (
+            f.frames >= 40 and f.size >= 0 and f.seed >= 0,
+            "phantom: frames >= 40, size and seed >= 0",
+        ),
     ]
     for holds, message in rules:
         if not holds:

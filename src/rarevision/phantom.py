@@ -19,50 +19,21 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
 
 import cv2
 import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from rarevision import capsule, events, stage
+from rarevision import capsule, events, habits, stage
 from rarevision import config as configs
-from rarevision.labels import COLUMN, LABELS, LANDMARKS, N_LABELS, REGIONS
+from rarevision.labels import COLUMN, LABELS, REGIONS
+from rarevision.lens import VIEW
 
-# Share of the 80 Galar studies that show a label; ours are given as many as rounding allows, never fewer than two.
-STUDY_SHARE = {
-    **dict(zip(REGIONS, (0.81, 0.81, 0.94, 1.0, 0.89), strict=True)),
-    **{"z-line": 0.33, "pylorus": 0.72, "ileocecal valve": 0.66, "active bleeding": 0.16, "angiectasia": 0.51},
-    **{"blood": 0.64, "erosion": 0.56, "erythema": 0.38, "hematin": 0.28, "lymphangioectasis": 0.49},
-    **{"polyp": 0.41, "ulcer": 0.20},
-}
-
-
-class Habit(NamedTuple):
-    """How a finding occurs: share of all frames, median event length (frames), odds per region."""
-
-    share: float  # Galar's order, its range compressed: a few hundred frames cannot hold 1 in 1,000
-    median: float  # Galar's median run
-    where: dict[str, float]
-
-
-HABITS = {
-    "blood": Habit(0.100, 8, {"stomach": 0.11, "small intestine": 0.29, "colon": 0.60}),
-    "erosion": Habit(0.028, 5, {"stomach": 0.11, "small intestine": 0.61, "colon": 0.28}),
-    "hematin": Habit(0.023, 6, {"stomach": 0.03, "small intestine": 0.47, "colon": 0.50}),
-    "polyp": Habit(0.019, 5, {"stomach": 0.28, "small intestine": 0.59, "colon": 0.13}),
-    "lymphangioectasis": Habit(0.018, 4, {"stomach": 0.10, "small intestine": 0.90}),
-    "angiectasia": Habit(0.017, 4, {"stomach": 0.02, "small intestine": 0.73, "colon": 0.25}),
-    "ulcer": Habit(0.013, 4, {"small intestine": 0.75, "colon": 0.25}),
-    "erythema": Habit(0.010, 5, {"stomach": 0.12, "small intestine": 0.67, "colon": 0.21}),
-    "active bleeding": Habit(0.008, 4.5, {"stomach": 0.05, "small intestine": 0.95}),
-}
 COLUMNS = (  # Galar's 27 columns; Olympus files have the five of VIEW before them
     *("index", *LABELS, "ampulla of vater", "foreign body", "IBD", "cancer", "esophagitis", "varices", "celiac"),
     *("section", "frame"),
 )
-VIEW = ("bubbles", "dirt", "no view", "reduced view", "good view")
 TEST_COLUMNS = ("frame_file", *LABELS, "ampulla of vater", "foreign body", "bubbles", "dirt")
 LABELS_FOLDER = "20251215_Labels_Updated"
 PNG = (  # three quarters of the default's time, no larger
@@ -76,7 +47,7 @@ class PhantomError(ValueError):
     """A folder that is not ours, or a data set that cannot be made."""
 
 
-# ---------------------------------------------------------------------------------------------------------- timelines
+# ------------------------------------------------------------------------------------------------------------ studies
 
 
 @dataclass(frozen=True)
@@ -107,6 +78,10 @@ class Study:
         step = 5 if self.system == "pillcam" else 1
         return step * np.arange(first, first + self.frames)
 
+    def labels(self) -> np.ndarray:
+        """Labels, uint8 [T, 17]."""
+        return habits.draw(self.frames, self.present, np.random.default_rng([*self.seed, 2]))
+
     def file(self, number: int) -> str:
         return f"frame_{number:07d}.png" if self.system == "navicam" else f"frame_{number:06d}.PNG"
 
@@ -133,7 +108,7 @@ def _studies(cfg: configs.Phantom, names: list[str], systems: list[str], rng, le
     lengths = rng.uniform(0.75, 1.25, n)
     lengths = np.maximum(40, np.round(cfg.frames * lengths / lengths.mean())).astype(int)
     present: list[set[str]] = [set() for _ in range(n)]
-    for label, share in STUDY_SHARE.items():
+    for label, share in habits.STUDY_SHARE.items():
         count = min(n, max(least, round(share * n)))
         fits = [i for i in range(n) if _needs(label) <= present[i]]
         load = {i: len(present[i]) + rng.uniform(0, 6) for i in fits}
@@ -151,95 +126,12 @@ def _code(name: str) -> int:
 
 
 def _needs(label: str) -> set[str]:
-    """Landmarks lie between two regions; a mouth is not left without an esophagus."""
+    """Landmarks lie between two regions."""
     return {
         "z-line": {"esophagus", "stomach"},
         "pylorus": {"stomach", "small intestine"},
         "ileocecal valve": {"small intestine", "colon"},
     }.get(label, set())
-
-
-def timeline(study: Study) -> np.ndarray:
-    """Labels, uint8 [T, 17]: regions in order, landmarks at their changes, findings in their regions."""
-    rng = np.random.default_rng([*study.seed, 2])
-    labels = np.zeros((study.frames, N_LABELS), np.uint8)
-    segments = _regions(study, rng)
-    for region, start, end in segments:
-        labels[start:end, COLUMN[region]] = 1
-    _landmarks(study, segments, labels, rng)
-    for label in HABITS:
-        if label in study.present:
-            _finding(study, label, segments, labels, rng)
-    return labels
-
-
-def _regions(study: Study, rng) -> list[tuple[str, int, int]]:
-    """(region, first row, row after the last) without gaps; sometimes the pylorus is passed back and forth."""
-    total, parts = study.frames, []
-    short = {"mouth": 13 / 450, "esophagus": 12 / 450}
-    for region in (r for r in REGIONS if r in study.present and r in short):
-        parts.append([region, max(3, round(total * short[region] * rng.uniform(0.4, 1.0)))])
-    rest = total - sum(n for _, n in parts)
-    share = {"stomach": rng.uniform(0.1, 0.24), "small intestine": 0.4, "colon": rng.uniform(0.28, 0.55)}
-    share = {r: s for r, s in share.items() if r in study.present}
-    lengths = {r: round(rest * s / sum(share.values())) for r, s in share.items()}
-    lengths["small intestine"] += rest - sum(lengths.values())
-    parts += [[r, n] for r, n in lengths.items()]
-    if "pylorus" in study.present and lengths["stomach"] >= 40 and rng.random() < 0.5:
-        at = [r for r, _ in parts].index("stomach")
-        back = (int(rng.integers(8, 15)), int(rng.integers(8, 15)))
-        parts[at][1] -= back[1]
-        parts[at + 1][1] -= back[0]
-        parts[at + 1 : at + 1] = [["small intestine", back[0]], ["stomach", back[1]]]
-    ends = np.cumsum([n for _, n in parts])
-    return [(r, int(e - n), int(e)) for (r, n), e in zip(parts, ends, strict=True)]
-
-
-def _landmarks(study: Study, segments, labels: np.ndarray, rng) -> None:
-    """Shares before the change as counted in Galar: z-line all, pylorus 0.61, ileocecal valve 0.88."""
-    rules = {
-        ("esophagus", "stomach"): ("z-line", 2, 1.0),
-        ("stomach", "small intestine"): ("pylorus", 7, 0.61),
-        ("small intestine", "stomach"): ("pylorus", 5, 0.5),
-        ("small intestine", "colon"): ("ileocecal valve", 6, 0.88),
-    }
-    for (before, start, change), (after, _, end) in itertools.pairwise(segments):
-        name, median, share = rules.get((before, after), ("", 0, 0))
-        if name in study.present:
-            length = _length(median, rng, most=3 * median)
-            ahead = max(1, round(length * share))
-            labels[max(start, change - ahead) : min(end, change + length - ahead), COLUMN[name]] = 1
-
-
-def _length(median: float, rng, most: float) -> int:
-    """Event length in frames: log-normal about Galar's median; the very long tail does not fit a short study."""
-    return int(np.clip(round(median * np.exp(rng.normal(0, 0.55))), 2, max(2, most)))
-
-
-def _finding(study: Study, label: str, segments, labels: np.ndarray, rng) -> None:
-    """Place events of one finding until its share of frames is reached; focal findings keep clear of each other."""
-    habit = HABITS[label]
-    budget = max(2.0, study.frames * habit.share / max(STUDY_SHARE[label], 0.2))
-    spans = [(r, a, b) for r, a, b in segments if r in habit.where and b - a >= 6]
-    odds = np.array([habit.where[r] * np.sqrt(b - a) for r, a, b in spans])
-    own = labels[:, COLUMN[label]]
-    focal = [COLUMN[x] for x in HABITS if x != "blood"]
-    landmarks = [COLUMN[x] for x in LANDMARKS]
-    for attempt in range(400):
-        if budget <= 0:
-            return
-        _, a, b = spans[rng.choice(len(spans), p=odds / odds.sum())]
-        length = _length(habit.median, rng, most=min(4 * habit.median, (b - a) // 3, budget + 2))
-        start = int(rng.integers(a + 1, max(a + 2, b - length)))
-        around = slice(max(0, start - 3), start + length + 3)
-        if own[around].any() or labels[around, landmarks].any():
-            continue
-        if label != "blood" and attempt < 300 and labels[around][:, focal].any():
-            continue  # after 300 tries a crowded study lets lesions share frames
-        own[start : start + length] = 1
-        if label == "active bleeding" and "blood" in study.present and rng.random() < 0.6:
-            labels[start + 1 : start + length, COLUMN["blood"]] = 1  # what runs down is labelled blood as well
-        budget -= length
 
 
 # ------------------------------------------------------------------------------------------------------------ layouts
@@ -249,18 +141,26 @@ def write(cfg: configs.Phantom, root: Path | str, test_root: Path | str, truth: 
     """Write the data set; returns {"studies", "frames", "rendered", "seconds"}, `rendered` = frames made by this call.
 
     The same configuration and renderer find finished studies and keep them; anything else is first removed and made
-    anew. PhantomError if a folder holds something that this module did not write.
+    anew. PhantomError if a place holds something that this module did not write, or lies within another.
     """
     started = time.time()
-    root, test_root, truth = Path(root), Path(test_root), Path(truth)
+    root, test_root, truth = places = [Path(place).absolute() for place in (root, test_root, truth)]
+    for inner, outer in itertools.permutations(places, 2):
+        if inner.is_relative_to(outer):
+            raise PhantomError(f"{inner}: lies in {outer}; training studies, test studies and truth are kept apart")
+    ours = [place for place in (root, test_root) if (place / MARKER / "paths.json").exists()]
+    for place in {*places} - {*ours} - ({truth} if ours else set()):
+        if place.is_file() or (place.is_dir() and any(place.iterdir())):
+            raise PhantomError(f"{place}: exists and is no phantom data set; it is left alone, choose another path")
     train, test = plan(cfg)
-    key = {"phantom": asdict(cfg), "code": stage.code_hash(__file__), "cv2": cv2.__version__, "numpy": np.__version__}
+    code = [stage.sha256(__file__), stage.code_hash(capsule.__file__), stage.code_hash(habits.__file__)]
+    key = {"phantom": asdict(replace(cfg, build=True)), "code": code, "cv2": cv2.__version__, "numpy": np.__version__}
     for folder, studies in ((root, train), (test_root, test)):
-        _claim(folder, [*(s.folder for s in studies), *(s.csv for s in studies)], key, truth)
+        _claim(folder, [*(s.folder for s in studies), *(s.csv for s in studies)], key)
     jobs = [(root, s, key) for s in train] + [(test_root, s, key) for s in test]
     todo = [job for job in jobs if not _stage(*job).current()]
     total = sum(s.frames for _, s, _ in todo)
-    workers = min(len(todo), os.cpu_count() if workers < 0 else max(workers, 1))
+    workers = min(len(todo), len(os.sched_getaffinity(0)) if workers < 0 else max(workers, 1))
     with tqdm(total=total, unit="frame", desc="phantom", disable=not total) as bar:
         if workers <= 1:
             for job in todo:
@@ -272,7 +172,7 @@ def write(cfg: configs.Phantom, root: Path | str, test_root: Path | str, truth: 
                     bar.update(done.result())
     if train:
         _metadata(root, train)
-    events.write_events(truth, {s.name: events.from_label_sets(s.numbers(), timeline(s)) for s in test})
+    events.write_events(truth, {s.name: events.from_label_sets(s.numbers(), s.labels()) for s in test})
     return {
         "studies": len(jobs),
         "frames": sum(s.frames for _, s, _ in jobs),
@@ -285,16 +185,10 @@ def _stage(root: Path, study: Study, key: dict) -> stage.Stage:
     return stage.Stage(root / MARKER, study.name, {**key, "study": asdict(study)})
 
 
-def _claim(root: Path, paths: list[str], key: dict, truth: Path) -> None:
-    """Mark `root` as ours; clear what an older configuration left; refuse a folder that somebody else filled."""
+def _claim(root: Path, paths: list[str], key: dict) -> None:
+    """Mark `root` as ours and clear what an older configuration or renderer left there."""
     marker = root / MARKER / "paths.json"
-    if not marker.exists():
-        for path in (root, truth):
-            if path.is_file() or (path.is_dir() and any(path.iterdir())):
-                raise PhantomError(f"{path}: exists and is no phantom data set; it is left alone, choose another path")
-        old = {"key": key, "paths": paths}
-    else:
-        old = json.loads(marker.read_text())
+    old = json.loads(marker.read_text()) if marker.exists() else {"key": key, "paths": paths}
     for path in old["paths"] if old["key"] != key else []:
         target = root / path
         shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
@@ -311,7 +205,7 @@ def write_study(root: Path, study: Study, key: dict) -> int:
     """Render one study below `root`, its CSV, then its manifest; returns the number of frames."""
     cv2.setNumThreads(1)  # studies are spread over processes
     current = _stage(root, study, key)
-    labels, numbers = timeline(study), study.numbers()
+    labels, numbers = study.labels(), study.numbers()
     journey = capsule.Journey(labels, study.system, study.seed, study.size)
     folder = root / study.folder
     part = root / MARKER / f"{study.name}.part"  # a half-written study never lies where frames are looked for
@@ -339,6 +233,7 @@ def _table(study: Study, numbers: np.ndarray, labels: np.ndarray, views: list[di
     """Galar's label table: 27 columns, 32 for Olympus."""
     step = 5 if study.system == "pillcam" else 1
     table = {"index": numbers // step, **{name: labels[:, i] for name, i in COLUMN.items()}, "frame": numbers}
+    table["IBD"] = labels[:, COLUMN["ulcer"]]
     table["section"] = np.array(REGIONS)[labels[:, : len(REGIONS)].argmax(1)]
     if study.system == "olympus":
         table |= {name: [view[name] for view in views] for name in VIEW}
