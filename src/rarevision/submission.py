@@ -9,6 +9,7 @@ set's videos; every event lies inside its video's frames, carries known labels a
 import argparse
 import difflib
 import json
+import signal
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -148,5 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends quietly
     sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still shows the rest
     sys.exit(main())
