@@ -106,6 +106,15 @@ def test_average_precision_by_hand():
     assert average_precision([(0, 9), (0, 5)], [(0, 9), (0, 4)], 0.55) == 1
 
 
+@pytest.mark.parametrize("threshold", [0.5, 0.4])
+def test_every_pair_of_short_intervals(threshold):
+    """Ties at the threshold included: half of an even prediction, its left or its right."""
+    short = [(a, b) for a in range(8) for b in range(a, 8)]
+    for truth in short:
+        for predicted in short:
+            assert average_precision([truth], [predicted], threshold) == literal_ap([truth], [predicted], threshold)
+
+
 @pytest.mark.parametrize("threshold", [0, -0.1, 1.1, float("nan")])
 def test_thresholds_that_mean_nothing(threshold):
     with pytest.raises(ValueError, match="thresholds must lie in"):
