@@ -14,7 +14,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import torch
 from PIL import Image, UnidentifiedImageError
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -154,7 +153,10 @@ def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Bicubic with antialiasing, uint8 [H, W, 3] -> [height, width, 3]: PIL's (open_clip's) result, faster."""
     if image.shape[:2] == (height, width):
         return image
-    tensor = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None]
+    import torch  # half a gigabyte that reading an index or checking files does without
+
+    # rows of pixels stay rows of pixels (channels last) on both sides: no copy, and the fast kernel
+    tensor = torch.from_numpy(np.ascontiguousarray(image))[None].permute(0, 3, 1, 2)
     tensor = torch.nn.functional.interpolate(tensor, (height, width), mode="bicubic", antialias=True)
     return np.ascontiguousarray(tensor[0].permute(1, 2, 0).numpy())
 

@@ -3,7 +3,6 @@
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 
 class SharedArrays:
@@ -15,6 +14,8 @@ class SharedArrays:
     _arrays: ClassVar[tuple[str, ...]] = ()
 
     def __getstate__(self) -> dict[str, Any]:
+        import torch  # half a gigabyte that loading an index does without
+
         state = dict(self.__dict__)
         shared = self.__dict__.setdefault("_shared", {})
         for name in self._arrays:
