@@ -302,8 +302,15 @@ def test_maps_times_values_give_the_layer(x, form):
     torch.testing.assert_close(expected, new(x), rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("kwargs", [{"qk_norm": True, "norm_layer": nn.LayerNorm}, {"gated": True},
-                                    {"scale_norm": True, "norm_layer": nn.LayerNorm}, {"attn_head_dim": 4}])  # fmt: skip
+PARTS = {
+    "query and key norm": {"qk_norm": True, "norm_layer": nn.LayerNorm},
+    "norm of the heads": {"scale_norm": True, "norm_layer": nn.LayerNorm},
+    "gate": {"gated": True},
+    "narrow heads": {"attn_head_dim": 4},
+}
+
+
+@pytest.mark.parametrize("kwargs", PARTS.values(), ids=PARTS)
 def test_every_part_of_timms_layer_is_carried_over(x, kwargs):
     attn = Attention(C, num_heads=H, qkv_bias=True, **kwargs).double().eval()
     for parameter in attn.parameters():
