@@ -160,14 +160,15 @@ def fingerprint(root: str | Path) -> str:
     _require(root)
     seen = hashlib.sha256()
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        seen.update(f"{os.path.relpath(folder, root)}\n".encode(errors="surrogateescape"))
         for name in sorted(names):
             if not name.startswith("."):
                 try:
-                    stat = os.stat(os.path.join(folder, name))
-                    facts = f"{os.path.relpath(folder, root)}/{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n"
+                    stat = os.stat(f"{folder}/{name}")
+                    facts = f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n"
                 except FileNotFoundError:  # a broken link, or gone this instant: that is a state too
-                    facts = f"{os.path.relpath(folder, root)}/{name}\0gone\n"
+                    facts = f"{name}\0gone\n"
                 seen.update(facts.encode(errors="surrogateescape"))
     return seen.hexdigest()
 
