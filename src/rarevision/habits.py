@@ -32,12 +32,12 @@ HABITS = {
     "blood": Habit(0.100, 8, {"stomach": 0.11, "small intestine": 0.29, "colon": 0.60}),
     "erosion": Habit(0.028, 5, {"stomach": 0.11, "small intestine": 0.61, "colon": 0.28}),
     "hematin": Habit(0.023, 6, {"stomach": 0.03, "small intestine": 0.47, "colon": 0.50}),
-    "polyp": Habit(0.019, 5, {"stomach": 0.28, "small intestine": 0.59, "colon": 0.13}),
-    "lymphangioectasis": Habit(0.018, 4, {"stomach": 0.10, "small intestine": 0.90}),
-    "angiectasia": Habit(0.017, 4, {"stomach": 0.02, "small intestine": 0.73, "colon": 0.25}),
-    "ulcer": Habit(0.013, 4, {"small intestine": 0.75, "colon": 0.25}),
-    "erythema": Habit(0.010, 5, {"stomach": 0.12, "small intestine": 0.67, "colon": 0.21}),
-    "active bleeding": Habit(0.008, 4.5, {"stomach": 0.05, "small intestine": 0.95}),
+    "polyp": Habit(0.021, 5, {"stomach": 0.28, "small intestine": 0.59, "colon": 0.13}),
+    "lymphangioectasis": Habit(0.019, 4, {"stomach": 0.10, "small intestine": 0.90}),
+    "angiectasia": Habit(0.018, 4, {"stomach": 0.02, "small intestine": 0.73, "colon": 0.25}),
+    "ulcer": Habit(0.015, 4, {"small intestine": 0.75, "colon": 0.25}),
+    "erythema": Habit(0.013, 5, {"stomach": 0.12, "small intestine": 0.67, "colon": 0.21}),
+    "active bleeding": Habit(0.011, 4.5, {"stomach": 0.05, "small intestine": 0.95}),
 }
 
 
@@ -60,7 +60,7 @@ def draw(frames: int, present: tuple[str, ...], rng) -> np.ndarray:
 def _regions(total: int, present: tuple[str, ...], rng) -> list[tuple[str, int, int]]:
     """(region, first row, row after the last) without gaps; sometimes the pylorus is passed back and forth."""
     parts = []
-    short = {"mouth": 13 / 450, "esophagus": 12 / 450}
+    short = {"mouth": 10 / 450, "esophagus": 9 / 450}
     for region in (r for r in REGIONS if r in present and r in short):
         parts.append([region, max(3, round(total * short[region] * rng.uniform(0.4, 1.0)))])
     rest = total - sum(n for _, n in parts)
@@ -90,9 +90,9 @@ def _landmarks(present: tuple[str, ...], segments, labels: np.ndarray, rng) -> N
     for (before, start, change), (after, _, end) in itertools.pairwise(segments):
         name, median, share = rules.get((before, after), ("", 0, 0))
         if name in present:
-            length = _length(median, rng, most=3 * median)
+            length = _length(median, rng, most=min(3 * median, (change - start) // 2))
             ahead = max(1, round(length * share))
-            labels[max(start, change - ahead) : min(end, change + length - ahead), COLUMN[name]] = 1
+            labels[max(start + 1, change - ahead) : min(end, change + length - ahead), COLUMN[name]] = 1
 
 
 def _length(median: float, rng, most: float) -> int:

@@ -41,7 +41,8 @@ class Lens:
         s = self.system = SYSTEMS[system]
         self.size = size or s.size
         self.grid = GRID if self.size >= 200 else GRID // 2
-        self.foam, self.clouds = foam(rng), clouds(rng)
+        more = ((0, GRID + 1), (0, GRID + 1), (0, 0))  # a window may begin anywhere
+        self.foam, self.clouds = (np.pad(tile, more, mode="wrap") for tile in (foam(rng), clouds(rng)))
         self.rays = {n: self._rays(n)[0] for n in (coarse, self.grid)}  # px across -> unit vectors float32 [3, n * n]
         self.vignette = (1 - s.vignette * self._rays(self.grid)[1] ** 2 / 1.3).astype(np.float32)
         y, x = np.mgrid[-1 : 1 : self.size * 1j, -1 : 1 : self.size * 1j]
@@ -95,9 +96,9 @@ class Lens:
 
     def _window(self, tile: np.ndarray, dx: float, dy: float) -> np.ndarray:
         """A window of a periodic tile, moved by fractions of a pixel."""
-        n = len(tile)
+        n = len(tile) - GRID - 1
         x, y = int(np.floor(dx)) % n, int(np.floor(dy)) % n
-        window = tile.take(range(y, y + GRID + 1), 0, mode="wrap").take(range(x, x + GRID + 1), 1, mode="wrap")
+        window = tile[y : y + GRID + 1, x : x + GRID + 1]
         scale = GRID / self.grid
         shift = np.float32([[scale, 0, dx % 1], [0, scale, dy % 1]])
         flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP

@@ -138,7 +138,7 @@ def _esophagus(rng, half, z, a, coarse, patchy, fine):
     """Smooth, pale, with longitudinal folds that close the lumen and fine vessels along it."""
     folds = 0.5 + 0.5 * np.cos(5 * a + 0.7 * coarse + 0.4 * np.sin(2 * np.pi * z / LENGTH))
     radius = 0.80 + 0.06 * np.cos(2 * np.pi * 5 * z / LENGTH + coarse) - 0.30 * folds**2.2
-    vessels = _vessels(rng, 60, 1.6, 0.12)
+    vessels = _vessels(rng, 40, 1.6, 0.12)
     skin = _mix(_mix((236, 176, 160), (222, 150, 136), soft(0.5 + 0.3 * patchy)), (196, 92, 88), 0.45 * vessels)
     return radius, 0.0012 * fine + 0.003 * patchy, skin, np.full_like(radius, 0.75)
 
@@ -174,7 +174,7 @@ def _small_intestine(rng, half, z, a, coarse, patchy, fine):
     villi = band(rng, SHAPE, 4.6, 0.30)
     tips = soft(0.5 + 0.5 * villi)
     skin = _mix(_mix((224, 150, 96), (206, 122, 72), soft(0.5 + 0.35 * patchy)), (240, 184, 132), 0.6 * crest * reach)
-    skin = _mix(skin, (190, 100, 66), 0.30 * _vessels(rng, 26, 1.3, 0.0))
+    skin = _mix(skin, (190, 100, 66), 0.30 * _vessels(rng, 16, 1.3, 0.0))
     skin = _mix(skin, (248, 200, 148), 0.22 * tips) * (1 + 0.02 * fine)
     flakes = soft((_large(band(rng, half, 16, 0.5)) - 2.3) / 0.5)
     skin = _mix(skin, (214, 186, 84), 0.55 * flakes)

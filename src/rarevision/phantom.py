@@ -172,7 +172,9 @@ def write(cfg: configs.Phantom, root: Path | str, test_root: Path | str, truth: 
                     bar.update(done.result())
     if train:
         _metadata(root, train)
-    events.write_events(truth, {s.name: events.from_label_sets(s.numbers(), s.labels()) for s in test})
+    known = {s.name: events.from_label_sets(s.numbers(), s.labels()) for s in test}
+    if not truth.exists() or todo or events.read_events(truth) != known:
+        events.write_events(truth, known)
     return {
         "studies": len(jobs),
         "frames": sum(s.frames for _, s, _ in jobs),
