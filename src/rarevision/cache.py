@@ -186,12 +186,16 @@ def build_cache(index: FrameIndex, data: Data, progress: bool = True, content: b
     reason); finished studies are kept in every case.
     """
     folder = location(index, data)
-    with _locked(folder):
+
+    def outdated() -> list[str]:
         studies = tqdm(index.studies, "check cache", disable=not progress, unit="study", leave=False)
-        todo = [study for study in studies if _why_redo(index, study, folder, content)]
-        if todo:
-            _write(index, data, folder, todo, progress)
-        cache = Cache(index, folder)
+        return [study for study in studies if _why_redo(index, study, folder, content)]
+
+    if outdated():  # ranks of one run look at the same time; only the first to hold the lock writes
+        with _locked(folder):
+            if todo := outdated():
+                _write(index, data, folder, todo, progress)
+    cache = Cache(index, folder)
     cache.check_bad(data.max_bad_share)
     return cache
 
