@@ -94,7 +94,7 @@ def read_embeddings(path: str | Path) -> np.ndarray | None:
 
 
 def write_probs(path: str | Path, frame: np.ndarray, probs: np.ndarray, embeddings: np.ndarray | None = None) -> None:
-    extra = {} if embeddings is None else {"embeddings": embeddings.astype(np.float16)}
+    extra = {} if embeddings is None else {"embeddings": embeddings.astype(np.float16, copy=False)}
     with atomic(path) as temporary:
         np.savez_compressed(temporary, frame=frame.astype(np.int32), probs=probs.astype(np.float32), **extra)
 
