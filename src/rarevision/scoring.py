@@ -22,7 +22,7 @@ from rarevision.intervals import compare, intervals
 from rarevision.labels import ANATOMY, LABELS, N_LABELS
 from rarevision.matching import average_precision, flatten, match, precisions, touches, workload
 
-__all__ = ["Report", "average_precision", "compare", "intervals", "report", "score", "sources"]
+__all__ = ["Report", "average_precision", "average_precisions", "compare", "intervals", "report", "score", "sources"]
 
 THRESHOLDS = (0.5, 0.95)  # tIoU
 RECALLS = (0.5, 0.8, 0.9, 0.95)  # at which the part of frames to look at is given
@@ -278,12 +278,21 @@ def _extent(events: list) -> int:
     return max(e.end for e in events) - min(e.start for e in events) + 1 if events else 0
 
 
-def score(truth: Events, prediction: Events, threshold: float = 0.5) -> tuple[float, dict[str, float]]:
-    """Overall mAP and mAP of each study, as the challenge computes it."""
+def average_precisions(
+    truth: Events, prediction: Events, thresholds: Sequence[float] = THRESHOLDS
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """The studies, and AP float64 [K, V, 17] of each at each threshold: the metric alone, without a report."""
     studies = _studies(truth, prediction)
     t, p = flatten(truth, studies), flatten(prediction, studies)
-    ap = precisions(t, p, match(t, p, [threshold])[0], len(studies) * N_LABELS).reshape(-1, N_LABELS)
-    videos = [sum(row) / N_LABELS for row in ap.tolist()]
+    shape = (len(studies), N_LABELS)
+    taken = match(t, p, thresholds)
+    return studies, np.stack([precisions(t, p, row, len(studies) * N_LABELS).reshape(shape) for row in taken])
+
+
+def score(truth: Events, prediction: Events, threshold: float = 0.5) -> tuple[float, dict[str, float]]:
+    """Overall mAP and mAP of each study, as the challenge computes it."""
+    studies, ap = average_precisions(truth, prediction, [threshold])
+    videos = [sum(row) / N_LABELS for row in ap[0].tolist()]
     return sum(videos) / len(videos), dict(zip(studies, videos, strict=True))
 
 
