@@ -76,7 +76,7 @@ def made_up(studies: int = 80, events: int = 25_000, seed: int = 0) -> Events:
 
 
 def fragmented(truth: Events, events: int = 100_000, seed: int = 0) -> Events:
-    """Every true event cut into pieces, with bounds off by a frame or two, exactly `events` in all."""
+    """Random pieces of every true event, exactly `events` in all; of half of the events one piece is the whole."""
     rng = np.random.default_rng(seed)
     rows = [(study, event) for study, listed in truth.items() for event in listed]
     length = np.array([e.end - e.start + 1 for _, e in rows], float)
@@ -86,7 +86,7 @@ def fragmented(truth: Events, events: int = 100_000, seed: int = 0) -> Events:
     for (study, event), n in zip(rows, pieces.tolist(), strict=True):
         bounds = np.sort(rng.integers(event.start, event.end + 1, 2 * n)).reshape(n, 2)
         if rng.random() < 0.5:
-            bounds[np.argmax(bounds[:, 1] - bounds[:, 0])] = event.start, event.end  # half of the events are found
+            bounds[np.argmax(bounds[:, 1] - bounds[:, 0])] = event.start, event.end
         prediction[study] += [Event(a, b, event.labels) for a, b in bounds.tolist()]
     return prediction
 
