@@ -34,7 +34,7 @@ class Data:
     cache_size: int = 256  # px, shorter side of a cached frame
     cache_quality: int = 95  # JPEG quality; chroma is never subsampled: colour is the finding
     field_of_view: Literal["full", "crop"] = "full"  # crop: to the capsule's round or octagonal field
-    harmonise: Literal["none", "colour"] = "none"  # colour: statistics of each study mapped to the training mean
+    harmonise: Literal["none", "colour"] = "none"  # colour: every study mapped to one reference statistic
     workers: int = -1  # decoding processes; -1 = one per core
 
 
