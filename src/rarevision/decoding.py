@@ -14,10 +14,12 @@ import numpy as np
 
 from rarevision import config, events, scoring, stage
 from rarevision import thresholds as thresholding
+from rarevision import timeline as timelines
 from rarevision.cleaning import clean
-from rarevision.events import Event, Events
-from rarevision.labels import LABELS, N_LABELS
+from rarevision.events import Event, Events, runs
+from rarevision.labels import ANATOMY, LABELS, N_LABELS, REGIONS
 from rarevision.scores import StudyScores
+from rarevision.timeline import Candidates, Timeline
 
 
 def paper(
@@ -40,6 +42,59 @@ def paper(
     return (events.from_labels if compose == "per_label" else events.from_label_sets)(frame, labels)
 
 
+def ours(timeline: Timeline, frame: np.ndarray, probs: np.ndarray, compose: str = "auto") -> list[Event]:
+    """Events of one study in order of confidence; labels on which silence is expected to earn more have none."""
+    found = timeline.candidates(probs, compose)
+    found = found.kept(~timeline.silence(found)[found.column])
+    return [Event(*rows, (LABELS[c],)) for rows, c in zip(bounds(frame, found.rows), found.column, strict=True)]
+
+
+def screen(timeline: Timeline, frame: np.ndarray, probs: np.ndarray) -> list[tuple[Event, float]]:
+    """Every proposed landmark and finding with its confidence, the surest first; none overlaps a surer one's half."""
+    found = distinct(timeline.candidates(probs, "per_label"))
+    events_ = (Event(*rows, (LABELS[c],)) for rows, c in zip(bounds(frame, found.rows), found.column, strict=True))
+    return list(zip(events_, found.confidence.tolist(), strict=True))
+
+
+def bounds(frame: np.ndarray, rows: np.ndarray) -> list[tuple[int, int]]:
+    """Frame numbers of inclusive rows [n, 2], by the convention of `events`."""
+    frame = np.asarray(frame, np.int64)
+    last = np.append(frame[1:] - 1, frame[-1:])
+    return list(zip(frame[rows[:, 0]].tolist(), last[rows[:, 1]].tolist(), strict=True))
+
+
+def distinct(found: Candidates) -> Candidates:
+    """Candidates that are no region and share no frame with a surer one of the same label."""
+    keep = np.zeros(len(found.column), bool)
+    for c in range(len(REGIONS), N_LABELS):
+        taken = np.zeros(int(found.rows.max(initial=-1)) + 1, bool)
+        for i in np.flatnonzero(found.column == c):
+            first, last = found.rows[i]
+            if not taken[first : last + 1].any():
+                keep[i] = taken[first : last + 1] = True
+    return found.kept(keep)
+
+
+def screen_cut(studies: list[StudyScores], outside: list[Candidates], recall: float) -> float:
+    """Confidence above which the distinct candidates touch a share `recall` of the findings' events, out of fold.
+
+    0 where even all candidates touch fewer.
+    """
+    best, n = [], 0  # of each true event, the confidence of the surest candidate that touches it
+    for study, found in zip(studies, outside, strict=True):
+        found = distinct(found)
+        for c in range(len(ANATOMY), N_LABELS):
+            mine = found.column == c
+            rows, confidence = found.rows[mine], found.confidence[mine]
+            for first, last in runs(study.labels[:, c] == 1):
+                touch = (rows[:, 0] <= last) & (rows[:, 1] >= first)
+                best.append(confidence[touch].max(initial=0.0))
+                n += 1
+    best = np.sort(best)[::-1]
+    need = int(np.ceil(recall * n))
+    return float(best[need - 1]) if n else 0.0
+
+
 @dataclass(frozen=True)
 class Decoder:
     """A fitted decoder. `expected`: its out-of-fold score, where it was cross-validated."""
@@ -49,19 +104,28 @@ class Decoder:
     notes: dict[str, str]  # labels for which something else than the rule was done
     data_hash: str  # of the studies it was fitted on
     expected: dict[str, Any] = field(default_factory=dict)
+    timeline: Timeline | None = None  # of `ours` and `screen`
+    cut: float = 0.0  # of `screen`: the least confidence shown
 
     def decode(self, frame: np.ndarray, probs: np.ndarray) -> list[Event]:
         """Events of one study, the most certain first where the method ranks. `frame` int [T], `probs` [T, 17]."""
         s = self.settings
+        if s.method == "ours":
+            return ours(self.timeline, frame, probs, s.compose)
+        if s.method == "screen":
+            return [event for event, confidence in screen(self.timeline, frame, probs) if confidence >= self.cut]
         return paper(frame, probs, np.array(self.thresholds), s.median, s.max_gap, s.min_length, s.compose)
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        table = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        timeline = self.timeline and self.timeline.to_json()
+        return table | {"settings": dataclasses.asdict(self.settings), "timeline": timeline}
 
     @classmethod
     def from_json(cls, table: dict[str, Any]) -> "Decoder":
         settings = config.Decode(**table["settings"])
-        return cls(**{**table, "settings": settings, "thresholds": tuple(table["thresholds"])})
+        timeline = table["timeline"] and Timeline.from_json(table["timeline"])
+        return cls(**{**table, "settings": settings, "thresholds": tuple(table["thresholds"]), "timeline": timeline})
 
     def save(self, path: str | Path) -> None:
         stage.write_json(path, self.to_json())
@@ -82,6 +146,10 @@ def data_hash(studies: list[StudyScores]) -> str:
 
 def fit(studies: list[StudyScores], cfg: config.Config) -> Decoder:
     """Fit the decoder that `cfg.decode` names on studies with labels (`cfg.threshold` too, for `paper`)."""
+    if cfg.decode.method != "paper":
+        timeline, outside = timelines.fit(studies)
+        cut = screen_cut(studies, outside, cfg.decode.screen_recall) if cfg.decode.method == "screen" else 0.0
+        return Decoder(cfg.decode, (), {}, data_hash(studies), timeline=timeline, cut=cut)
     fitted = thresholding.fit(studies, cfg.threshold, cfg.decode)
     return Decoder(cfg.decode, tuple(map(float, fitted.values)), fitted.notes, data_hash(studies))
 
@@ -110,13 +178,13 @@ def cross_validate(studies: list[StudyScores], cfg: config.Config) -> tuple[Even
     result = scoring.report(truth_events(studies), found)
     fold = np.array([folds[s.study] for s in studies])
     silence = (~result.present).mean(1)
-    values = np.array([f.thresholds for f in fits])
+    values = np.array([f.thresholds for f in fits]) if fits[0].thresholds else np.full((1, N_LABELS), np.nan)
     report = {
         "score": result.score,
         "empty": result.empty,
         "present": result.mean(present_only=True),
         "folds": [
-            {"score": result.per_study[:, fold == k].mean(1).tolist(), "empty": float(silence[fold == k].mean())}
+            {"score": result.ap[:, fold == k].mean((1, 2)).tolist(), "empty": float(silence[fold == k].mean())}
             for k in range(len(fits))
         ],
         "thresholds": {n: [float(values[:, c].min()), float(values[:, c].max())] for c, n in enumerate(LABELS)},

@@ -1,0 +1,135 @@
+"""Presence: whether a label is emitted at all, in which order its proposals stand, and what that should earn.
+
+The metric gives 1 for silence on an absent label and 0 for silence on a present one. With p = P(present) and A = AP
+expected if present, emitting earns p * A, silence 1 - p. More proposals below the ranked ones never cost: precision
+counts at hits only. So the number of events is decided by rank, and the decision is one per study and label.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rarevision.chains import Marginals
+from rarevision.labels import N_LABELS
+from rarevision.matching import average_precision
+from rarevision.proposals import N_FEATURES, Proposals
+from rarevision.regions import RegionPath
+from rarevision.structure import N_REGIONS
+
+GROUP = np.array([0, 0, 1, 1, 1, 2, 2, 2, *[3] * 9])  # mouth, esophagus | long regions | landmarks | findings
+CAUTION = (1.0, 0.8, 0.6, 0.4)  # factors on the expected AP that the fit may choose from
+TIOU = (0.5, 0.95)
+RIDGE = 1.0
+FLOOR = 0.003  # proposals less likely to hit than this are left out
+
+
+@dataclass(frozen=True)
+class Presence:
+    """`present` [6]: logistic weights of presence; `hit` [4, N_FEATURES + 1]: of a hit, per group; `caution`."""
+
+    present: np.ndarray
+    hit: np.ndarray
+    caution: float
+
+    def probability(self, prior: np.ndarray, region: RegionPath, found: Marginals) -> np.ndarray:
+        """P(present) of the 17 labels; `prior` [17] from timelines."""
+        rest = sigmoid(presence_features(prior, found) @ self.present[:-1] + self.present[-1])
+        return np.append(region.posterior.max(0), rest)
+
+    def hits(self, column: int, proposals: Proposals) -> np.ndarray:
+        """Probability that each proposal is a hit if the label is present: mean of tIoU 0.5 and 0.95."""
+        weights = self.hit[GROUP[column]]
+        return sigmoid(proposals.features() @ weights[:-1] + weights[-1])
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-np.clip(x, -30, 30)))
+
+
+def presence_features(prior: np.ndarray, found: Marginals) -> np.ndarray:
+    """What speaks for presence, float64 [12, 5]: evidence twice (near the tie, and at large), prior, peak, events."""
+    p = prior[N_REGIONS:]
+    evidence = found.log_evidence
+    columns = [np.clip(evidence, -5, 5), np.clip(evidence, -5, 30) / 5, np.log(p / (1 - p)), found.on.max(0)]
+    return np.stack([*columns, np.log1p(found.entry.sum(0))], 1).astype(np.float64)
+
+
+def logistic(x: np.ndarray, y: np.ndarray, weight: np.ndarray, ridge: float = RIDGE) -> np.ndarray:
+    """Ridge logistic regression by Newton steps: weights [k] and intercept, for x [n, k], y [n] in [0, 1].
+
+    The ridge acts on standardised features; two pseudo-observations at the mean, one of them positive, keep it finite.
+    """
+    x = np.concatenate([x, np.tile(np.average(x, axis=0, weights=weight), (2, 1))])
+    y, weight = np.append(y, [1.0, 0.0]), np.append(weight, [0.5, 0.5])
+    centre = np.average(x, axis=0, weights=weight)
+    spread = np.sqrt(np.average((x - centre) ** 2, axis=0, weights=weight))
+    spread[spread < 1e-6] = np.inf  # a feature that does not vary has no weight
+    z = np.column_stack([(x - centre) / spread, np.ones(len(x))])
+    penalty = np.diag(np.append(np.full(x.shape[1], ridge), 0.0))
+    beta = np.zeros(z.shape[1])
+    for _ in range(50):
+        p = sigmoid(z @ beta)
+        step = np.linalg.solve(
+            (z.T * (weight * p * (1 - p) + 1e-9)) @ z + penalty, z.T @ (weight * (y - p)) - penalty @ beta
+        )
+        beta += step * min(1.0, 3 / max(np.abs(step).max(), 1e-12))
+        if np.abs(step).max() < 1e-8:
+            break
+    slope = beta[:-1] / spread
+    return np.append(slope, beta[-1] - slope @ centre)
+
+
+def fit_presence(priors: np.ndarray, found: list[Marginals], truth: np.ndarray) -> np.ndarray:
+    """Logistic weights of presence from `truth` bool [V, 12]."""
+    x = np.concatenate([presence_features(priors, f) for f in found])
+    return logistic(x, truth.reshape(-1).astype(np.float64), np.ones(len(x)))
+
+
+def hit_rows(truth: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Share of TIOU at which each of `rows` [n, 2] meets some event of `truth` [m, 2], whatever its rank."""
+    if not len(truth) or not len(rows):
+        return np.zeros(len(rows))
+    n, m = len(rows), len(truth)
+    middle = (rows[:, 0] + rows[:, 1] + 1) // 2
+    order = np.argsort(truth[:, 0], kind="stable")
+    t = truth[order]
+    out = np.zeros(n)
+    for tiou in TIOU:
+        hit = np.zeros(n, bool)
+        for centre in (middle, (rows[:, 0] + rows[:, 1]) // 2):
+            j = np.clip(np.searchsorted(t[:, 0], centre, "right") - 1, 0, m - 1)
+            shared = np.minimum(t[j, 1], rows[:, 1]) - np.maximum(t[j, 0], rows[:, 0]) + 1
+            union = (t[j, 1] - t[j, 0]) + (rows[:, 1] - rows[:, 0]) + 2 - shared
+            hit |= (shared > 0) & (shared >= tiou * union)
+        out += hit / len(TIOU)
+    return out
+
+
+def fit_hits(proposals: list[list[Proposals]], truths: list[list[np.ndarray]]) -> np.ndarray:
+    """Weights of the hit model of each group; a study and label weighs by the root of its number of proposals."""
+    parts = [[], [], [], []]
+    for study, truth in zip(proposals, truths, strict=True):
+        for c in range(N_LABELS):
+            if len(truth[c]) and len(study[c].rows):
+                n = len(study[c].rows)
+                parts[GROUP[c]].append((study[c].features(), hit_rows(truth[c], study[c].rows), np.full(n, n**-0.5)))
+    out = np.zeros((len(parts), N_FEATURES + 1))
+    out[:, -1] = -3.0  # no example of a group: hardly a hit
+    for g, part in enumerate(parts):
+        if part:
+            out[g] = logistic(*(np.concatenate(a) for a in zip(*part, strict=True)))
+    return out
+
+
+def mean_ap(truth: np.ndarray, rows: np.ndarray) -> float:
+    """Mean AP at TIOU of one study and label: `truth` [m, 2], `rows` [n, 2] in rank order."""
+    if not len(truth) or not len(rows):
+        return float(len(truth) == len(rows))
+    return float(np.mean([average_precision(truth, rows, t) for t in TIOU]))
+
+
+def expected_ap(hits: np.ndarray) -> float:
+    """Expected AP of ranked proposals, each a hit with its probability; the events are as many as the expected hits."""
+    if not len(hits):
+        return 0.0
+    return float((hits * np.cumsum(hits) / np.arange(1, len(hits) + 1)).sum() / max(hits.sum(), 1.0))

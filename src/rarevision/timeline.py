@@ -1,0 +1,163 @@
+"""Timeline: what is read out of a study's scores by the learned parts together, and how those are fitted.
+
+scores -> calibration (evidence) -> regions -> findings -> proposals -> presence (order, or silence where it earns more)
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rarevision import calibration, findings, presence, regions, structure
+from rarevision.calibration import Calibration
+from rarevision.chains import Marginals
+from rarevision.labels import N_LABELS
+from rarevision.presence import Presence
+from rarevision.proposals import RUN_LEVELS, Proposals, propose
+from rarevision.regions import RegionPath
+from rarevision.scores import StudyScores
+from rarevision.structure import N_REGIONS, Structure
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """All of one study, the surest first. `ap` [17] expected if emitted and present, `present` [17] probability."""
+
+    column: np.ndarray  # int [n]
+    rows: np.ndarray  # int [n, 2], inclusive
+    hit: np.ndarray  # float [n] probability of a hit if the label is present
+    ap: np.ndarray
+    present: np.ndarray
+
+    @property
+    def confidence(self) -> np.ndarray:
+        return self.hit * self.present[self.column]
+
+    def kept(self, keep: np.ndarray) -> "Candidates":
+        return dataclasses.replace(self, column=self.column[keep], rows=self.rows[keep], hit=self.hit[keep])
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The learned parts; a pure function from scores to candidates."""
+
+    calibration: Calibration
+    structure: Structure
+    presence: Presence
+
+    def read(self, probs: np.ndarray) -> tuple[RegionPath, Marginals]:
+        """Region path, and the other labels' posterior, of scores [T, 17]."""
+        region = regions.decode(self.calibration, self.structure, probs)
+        return region, findings.decode(self.calibration, self.structure, probs, region.path)
+
+    def candidates(self, probs: np.ndarray, compose: str = "auto") -> Candidates:
+        """Every proposal worth a rank. `compose`: whole runs (`per_label`), pieces (`label_set`), or both (`auto`)."""
+        region, found = self.read(probs)
+        return self.rank(*proposals_of(self.presence, self.structure, region, found), compose)
+
+    def rank(self, present: np.ndarray, proposals: list[Proposals], compose: str = "auto") -> Candidates:
+        column, rows, hit, ap = [], [], [], np.zeros(N_LABELS)
+        for c, each in enumerate(proposals):
+            h = self.presence.hits(c, each)
+            keep = h >= presence.FLOOR
+            if compose == "per_label":
+                keep &= each.level < len(RUN_LEVELS)
+            elif compose == "label_set":  # doubtful runs stay: they are other events, not the same one cut differently
+                keep &= each.piece | (each.level > 0)
+            order = np.flatnonzero(keep)[np.argsort(-h[keep], kind="stable")]
+            column.append(np.full(len(order), c))
+            rows.append(each.rows[order])
+            hit.append(h[order])
+            ap[c] = presence.expected_ap(h[order])
+        column, rows, hit = np.concatenate(column), np.concatenate(rows), np.concatenate(hit)
+        order = np.argsort(-hit * present[column], kind="stable")
+        return Candidates(column[order], rows[order], hit[order], ap, present)
+
+    def silence(self, candidates: Candidates) -> np.ndarray:
+        """Labels bool [17] on which silence is expected to earn at least as much as the candidates."""
+        return candidates.present * self.presence.caution * candidates.ap <= 1 - candidates.present
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            part: {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(getattr(self, part)).items()}
+            for part in ("calibration", "structure", "presence")
+        }
+
+    @classmethod
+    def from_json(cls, table: dict[str, Any]) -> "Timeline":
+        kinds = {"calibration": Calibration, "structure": Structure, "presence": Presence}
+        return cls(
+            *(
+                kind(**{k: np.array(v) if isinstance(v, list) else v for k, v in table[part].items()})
+                for part, kind in kinds.items()
+            )
+        )
+
+
+def proposals_of(
+    model: Presence, learned: Structure, region: RegionPath, found: Marginals
+) -> tuple[np.ndarray, list[Proposals]]:
+    """P(present) [17] and the proposals of all labels."""
+    present = model.probability(learned.presence, region, found)
+    return present, propose(region, found, present[N_REGIONS:])
+
+
+def fit(studies: list[StudyScores], timelines: list[np.ndarray] | None = None, folds: int = 5) -> tuple[Timeline, list]:
+    """Learn everything from studies with labels; `timelines` uint8 [T, 17]: more labels without scores, for structure.
+
+    Returns the model and each study's candidates from presence and hit models that did not see the study (`folds`).
+    """
+    scored = calibration.fit(studies)
+    learned = structure.fit([s.labels for s in studies] + list(timelines or []), scored.memory)
+    blank = Timeline(scored, learned, Presence(np.zeros(6), np.zeros((4, 1)), 1.0))
+    read = [blank.read(s.probs) for s in studies]
+    truths = [truth_rows(s.labels) for s in studies]
+    there = np.array([[len(t) > 0 for t in truth] for truth in truths])
+    everyone = np.arange(len(studies))
+    outside: list[Candidates | None] = [None] * len(studies)
+    for train, test in _splits(len(studies), folds):
+        part = dataclasses.replace(blank, presence=_fit_presence(learned, read, truths, there, train))
+        for i in test:
+            outside[i] = part.rank(*proposals_of(part.presence, learned, *read[i]))
+    caution = _caution(outside, truths)
+    final = dataclasses.replace(_fit_presence(learned, read, truths, there, everyone), caution=caution)
+    return dataclasses.replace(blank, presence=final), outside
+
+
+def _splits(n: int, folds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    folds = min(folds, n)
+    for k in range(folds):
+        test = np.arange(k, n, folds)
+        yield (np.setdiff1d(np.arange(n), test) if n > 1 else test), test
+
+
+def _fit_presence(learned: Structure, read: list, truths: list, there: np.ndarray, train: np.ndarray) -> Presence:
+    weights = presence.fit_presence(learned.presence, [read[i][1] for i in train], there[train][:, N_REGIONS:])
+    model = Presence(weights, np.zeros((4, 1)), 1.0)
+    made = [proposals_of(model, learned, *read[i])[1] for i in train]
+    return dataclasses.replace(model, hit=presence.fit_hits(made, [truths[i] for i in train]))
+
+
+def _caution(candidates: list[Candidates], truths: list[list[np.ndarray]]) -> float:
+    """Factor on the expected AP with which the choice between events and silence earns most out of fold."""
+    earned = np.zeros((len(candidates), N_LABELS))
+    for i, (found, truth) in enumerate(zip(candidates, truths, strict=True)):
+        for c in range(N_LABELS):
+            rows = found.rows[found.column == c]
+            earned[i, c] = presence.mean_ap(truth[c], rows)
+    silent = np.array([[len(t) == 0 for t in truth] for truth in truths])
+    totals = []
+    for factor in presence.CAUTION:
+        emit = np.array([f.present * factor * f.ap > 1 - f.present for f in candidates])
+        totals.append(np.where(emit, earned, silent).sum())
+    best = int(np.argmax(np.array(totals) - 1e-9 * np.arange(len(totals))))
+    return presence.CAUTION[best]
+
+
+def truth_rows(labels: np.ndarray) -> list[np.ndarray]:
+    """The challenge's truth events of each label as rows int [n, 2]: stretches of an unchanged label set."""
+    change = np.append(0, np.flatnonzero((labels[1:] != labels[:-1]).any(1)) + 1)
+    until = np.append(change[1:], len(labels)) - 1
+    return [np.stack([change, until], 1)[labels[change, c] == 1] for c in range(N_LABELS)]
