@@ -272,12 +272,14 @@ FAULTS = {
     "no text config": (lambda f: (f / "config.json").unlink(), r"missing .*twin.config.json"),
     "truncated": (lambda f: cut(f / "open_clip_pytorch_model.bin"), r"model.bin: expected sha256 \w{64}.*found \w{64}"),
     "one bit": (lambda f: flip(f / "open_clip_pytorch_model.bin"), r"model.bin: expected sha256 \w{64}.*found \w{64}"),
+    "torn tokenizer": (lambda f: cut(f / "tokenizer.json"), r"tokenizer.json: not valid JSON"),
+    "torn text config": (lambda f: cut(f / "config.json", 100), r"config.json: not valid JSON"),
     "trunk": (lambda f: (f / "trunk" / "config.json").unlink(), r"trunk.config.json: named in SHA256SUMS, but missing"),
 }
 
 
-def cut(file):
-    file.write_bytes(file.read_bytes()[:-1000])
+def cut(file, size=1000):
+    file.write_bytes(file.read_bytes()[:-size])
 
 
 def flip(file):
@@ -326,6 +328,25 @@ def test_wrong_weights_without_a_checksum_are_explained(copied, config, fault, c
     with pytest.raises(ModelError, match=rf"open_clip_pytorch_model.bin: {file.stat().st_size:,} bytes, sha256 \w+"):
         build(dataclasses.replace(config, source=str(copied)))
     assert "was run" not in capfd.readouterr().out
+
+
+def test_a_tokenizer_of_another_model_is_refused(copied, config):
+    (copied / "SHA256SUMS").unlink()
+    file = copied / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["capsule"], other = 5000, vocabulary["capsule"]
+    vocabulary["another"] = other
+    file.write_text(json.dumps(tokenizer))
+    with pytest.raises(ModelError, match=r"a word 5000, its text tower \d+ words"):
+        text_embeddings(dataclasses.replace(config, source=str(copied)))
+
+
+def test_weights_that_are_not_finite_are_refused(copied, config):
+    (copied / "SHA256SUMS").unlink()
+    change(copied / "open_clip_pytorch_model.bin", lambda s: s["text.proj.0.weight"].fill_(torch.nan))
+    with pytest.raises(ModelError, match="not finite"):
+        text_embeddings(dataclasses.replace(config, source=str(copied)))
 
 
 def claim(folder):

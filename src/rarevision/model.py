@@ -182,7 +182,13 @@ def text_embeddings(model: Model) -> Tensor:
 def encode(clip: nn.Module, folder: str, model: Model) -> Tensor:
     clip.eval()  # open_clip hands models over in training mode: dropout would be in the embeddings
     tokens = open_clip.get_tokenizer(f"local-dir:{folder}")(prompts(model.prompt))
-    return F.normalize(clip.encode_text(tokens).float(), dim=-1)
+    if tokens.max() >= clip.vocab_size:
+        raise ModelError(f"{folder}: its tokenizer has a word {tokens.max()}, its text tower {clip.vocab_size} words; "
+                         "the tokenizer files belong to another model")  # fmt: skip
+    embeddings = F.normalize(clip.encode_text(tokens).float(), dim=-1)
+    if not embeddings.isfinite().all():
+        raise ModelError(f"{folder}: its text tower gives embeddings that are not finite; the weights are damaged")
+    return embeddings
 
 
 if __name__ == "__main__":

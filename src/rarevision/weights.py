@@ -115,6 +115,9 @@ def check(folder: str | Path, text: str | Path | None = None) -> str:
     absent = [str(file) for file in needed if not file.is_file()]
     if absent:
         raise ModelError(f"{folder}: missing {', '.join(absent)}; `python -m rarevision.model fetch FOLDER` brings all")
+    for file in needed:
+        if file.suffix == ".json":
+            _json(file)
     original = (config["text_cfg"].get("hf_model_name"), config["vision_cfg"].get("timm_model_name")) == (
         TEXT_REPOSITORY,
         "vit_base_patch16_224",
@@ -146,17 +149,22 @@ def _config(folder: Path) -> dict[str, Any]:
     """The `model_cfg` of open_clip_config.json."""
     file = folder / CONFIG
     try:
-        config = json.loads(file.read_text())["model_cfg"]
+        config = _json(file)["model_cfg"]
         absent = {"embed_dim", "vision_cfg", "text_cfg"} - config.keys()
     except FileNotFoundError:
         raise ModelError(f"{file}: missing; a model folder holds {CONFIG}, {WEIGHTS}, tokenizer files") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{file}: not valid JSON: {error}") from None
     except (KeyError, TypeError, AttributeError):
         raise ModelError(f"{file}: expected an object with `model_cfg`") from None
     if absent:
         raise ModelError(f"{file}: model_cfg lacks {', '.join(sorted(absent))}")
     return config
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{file}: not valid JSON: {error}") from None
 
 
 def clip_trunk(clip: nn.Module, folder: str) -> tuple[nn.Module, dict[str, Any]]:
@@ -210,7 +218,7 @@ def _architecture(name: str) -> dict[str, Any]:
     """Architecture and size arguments of a timm name; `img_size` is kept apart."""
     if not name.startswith("local-dir:"):
         return {"architecture": name, "arguments": {}}
-    config = json.loads((Path(name.removeprefix("local-dir:")) / "config.json").read_text())
+    config = _json(Path(name.removeprefix("local-dir:")) / "config.json")
     arguments = {k: v for k, v in config.get("model_args", {}).items() if k != "img_size"}
     return {"architecture": config["architecture"], "arguments": arguments}
 
