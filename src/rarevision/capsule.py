@@ -20,7 +20,7 @@ from rarevision.mucosa import soft
 __all__ = ["SYSTEMS", "Journey"]
 
 COARSE = 80  # px, ray marching
-STEPS = 18
+STEPS = 20  # of the coarse grid
 FAR = 9.0  # tube radii
 EDGE_STEPS = 12  # silhouettes, full resolution
 REFINE = 1  # every ray, full resolution
@@ -230,7 +230,7 @@ class Journey:
 
         n = self.lens.grid
         rays = {k: (turn @ d).reshape(3, k, k) for k, d in self.lens.rays.items()}
-        coarse = march(np.full((COARSE, COARSE), 0.35, np.float32), rays[COARSE], STEPS, 1.0)
+        coarse = march(np.full((COARSE, COARSE), 0.05, np.float32), rays[COARSE], STEPS, 1.0)
         t, low, high = (cv2.resize(x, (n, n)) for x in (coarse, cv2.erode(coarse, BOX), cv2.dilate(coarse, BOX)))
         d = rays[n]
         edge = np.flatnonzero(high - low > 0.15 * low)  # silhouettes: march their rays anew, from before the near side
