@@ -155,10 +155,11 @@ def test_preserve_starts_as_the_pretrained_function(peaked, lambda_init):
 
 def test_preserve_equals_its_equation_after_the_start(x):
     attn = layer(peaked=True)
-    form = Preserve(attn, 0.5).double()
+    form = Preserve(attn, 0.4).double()
+    torch.testing.assert_close(form.strength(), torch.full((H,), 0.4, dtype=torch.float64), rtol=1e-6, atol=0)
     form.q2.weight.data.normal_(std=0.3)
     form.lambda_gain.data.uniform_(-0.4, 1.5)
-    lam = form.lambda_gain / (1 + form.lambda_gain)
+    lam = form.strength()
     q2 = x @ form.q2.weight.T + form.q2.bias
     heads = []
     for h in range(H):

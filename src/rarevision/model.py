@@ -69,13 +69,17 @@ class FrameModel(nn.Module):
 
     def forward(self, images: Tensor) -> Output:
         """images: `[B, 3, S, S]` RGB, uint8 in 0..255 or float in 0..1; normalised here, on the model's device."""
+        features = self.projection(self.trunk(self.normalise(images)))
+        with torch.autocast(features.device.type, enabled=False):  # the heads are small and stay in fp32
+            return self.heads(features.float())
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """What the trunk sees of images as `forward` takes them."""
         if images.ndim != 4 or images.shape[1:] != (3, self.image_size, self.image_size):
             raise ValueError(f"images {tuple(images.shape)} must be [B, 3, {self.image_size}, {self.image_size}]")
         if images.dtype == torch.uint8:
             images = images.float() / 255
-        features = self.projection(self.trunk((images - self.mean) / self.std))
-        with torch.autocast(features.device.type, enabled=False):  # the heads are small and stay in fp32
-            return self.heads(features.float())
+        return (images - self.mean) / self.std
 
     def heads(self, embeddings: Tensor) -> Output:
         """Both heads on embeddings `[B, D]`."""
