@@ -4,7 +4,7 @@
     python benchmarks/attention.py --device cuda --dtype bf16 --width 768 --heads 12 --batch 128     # ViT-B, one GPU
     python benchmarks/attention.py --device cuda --dtype bf16 --trunk vit_base_patch16_224 --batch 128 # whole trunk
 
-Fused uses `scaled_dot_product_attention`, naive writes the maps out. Variants take turns and the fastest of their rounds
+Fused uses `scaled_dot_product_attention`, naive writes the maps out. Variants take turns; the fastest of their rounds
 counts; on a CPU it is one thread's processor time. Other work on the machine then matters least. `paper` fused is shown
 on a CPU too, where the package writes the maps out instead. On a GPU the last column says whether flash kernels take
 the form.
