@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from rarevision.labels import N_LABELS
 from rarevision.model import Output
 from rarevision.predict import PredictError, deal
 from rarevision.scores import read_embeddings, read_labels, read_probs
+from rarevision.stage import write_json
 
 
 class MeanColour(nn.Module):
@@ -39,6 +42,7 @@ def world(tmp_path_factory):
 def trained(world, tmp_path_factory):
     """A run with two folds trained for one epoch."""
     run = world.run_dir(tmp_path_factory.mktemp("run"))
+    world.index.save(run / launch.TEST_INDEX)
     settings = world.but(train={"epochs": 1})
     training.train_folds(settings.config, world.index, world.reader, world.splits, world.text, run, progress=False)
     return run
@@ -213,16 +217,44 @@ def test_scores_are_of_the_averaged_weights_of_the_best_epoch(world, trained):
     assert meta["best"]["epoch"] == meta["epoch"]
 
 
-def test_two_processes_share_the_studies(world, trained, tmp_path):
-    reference = predict.predict_folds(world.config, world.index, world.reader, world.splits, trained, None, False)
-    expected = {s: read_probs(trained / "probs/oof" / f"{s}.npz")[1] for s in world.index.studies}
-    for path in (trained / "probs/oof").iterdir():
+def test_two_processes_share_the_studies(world, trained):
+    """As notebook 03 asks for them, with train.gpus = 2."""
+    test = (world.index, world.reader)
+    reference = predict.predict_folds(world.config, world.index, world.reader, world.splits, trained, test, False)
+    expected = {p: read_probs(p)[1] for p in (trained / "probs").rglob("*.npz")}
+    for path in (*expected, *(p.with_suffix(".json") for p in expected)):
         path.unlink()
-    launch.launch("rarevision.predict", world.config, trained, 2)
-    manifest = json.loads((trained / "probs/oof/manifest.json").read_text())
-    assert manifest["studies"].keys() == reference["oof"]["studies"].keys()
-    for study, probs in expected.items():
-        np.testing.assert_allclose(read_probs(trained / "probs/oof" / f"{study}.npz")[1], probs, atol=1e-6)
+    settings = world.but(train={"gpus": 2})
+    found = predict.predict_folds(settings.config, world.index, None, world.splits, trained, test, False)
+    for part in ("oof", "test"):
+        assert found[part]["studies"].keys() == reference[part]["studies"].keys()
+    for path, probs in expected.items():
+        np.testing.assert_allclose(read_probs(path)[1], probs, atol=1e-6)
+
+
+DEADLY = """
+import os, signal, sys, torch
+from rarevision import frames, predict
+read = frames.Plain.read
+def dying(self, row):
+    if torch.utils.data.get_worker_info() is not None and row == 30:
+        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
+    return read(self, row)
+frames.Plain.read = dying
+sys.exit(predict.main(sys.argv[1:]))
+"""
+
+
+def test_a_killed_decoding_process_is_one_clear_line(world, trained):
+    settings = world.but(data={"workers": 1}, predict={"batch_size": 10, "step": 2})
+    write_json(trained / "deadly.json", settings.config.as_dict())
+    options = ["--config", str(trained / "deadly.json"), "--run-dir", str(trained)]
+    done = subprocess.run([sys.executable, "-c", DEADLY, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("a decoding process died (DataLoader worker")
+    assert last.endswith("run again to go on")
+    assert "Traceback" not in done.stderr
 
 
 def test_deal_is_even_and_complete():

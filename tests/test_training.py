@@ -188,7 +188,8 @@ def test_two_processes_give_the_losses_of_one(world, tmp_path):
     two = training.history(run / "folds" / "0")
     for column in ("loss", "classification", "contrastive", "validation_loss", "ap"):
         assert two[column].tolist() == pytest.approx(one[column].tolist(), rel=1e-4), column
-    a, b = last(tmp_path / "one")[0], last(run)[0]
+    (a, meta_a), (b, meta_b) = last(tmp_path / "one"), last(run)
+    assert (meta_a["processes"], meta_b["processes"]) == (1, 2)
     for name in ("model.excitation.norm.running_mean", "ema.excitation.norm.running_var"):
         torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-5)
 

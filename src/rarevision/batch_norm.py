@@ -3,7 +3,22 @@
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
+
+
+class _Sum(torch.autograd.Function):
+    """Sum over the processes; its gradient is the sum of their gradients."""
+
+    @staticmethod
+    def forward(_, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(_, gradient: Tensor) -> Tensor:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
 
 
 class SharedBatchNorm1d(nn.BatchNorm1d):
@@ -14,9 +29,9 @@ class SharedBatchNorm1d(nn.BatchNorm1d):
         if not self.training:
             return super().forward(x)
         n = len(x) * dist.get_world_size()
-        mean = all_reduce(x.sum(0)) / n  # differentiable: gradients are summed over the processes too
+        mean = _Sum.apply(x.sum(0)) / n
         centred = x - mean
-        var = all_reduce(centred.square().sum(0)) / n
+        var = _Sum.apply(centred.square().sum(0)) / n
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
             self.running_mean.lerp_(mean, self.momentum)

@@ -24,7 +24,7 @@ from rarevision import batch_norm, checkpoint
 from rarevision import model as models
 from rarevision.config import Config
 from rarevision.ema import Ema
-from rarevision.forward import Batches, loader, mixed_precision, score
+from rarevision.forward import Batches, loader, mixed_precision, score, watched
 from rarevision.frame_metrics import average_precision
 from rarevision.frames import FrameDataset, Reader
 from rarevision.galar import FrameIndex
@@ -139,6 +139,7 @@ class Fold:
             "step": self.step,
             "steps_per_epoch": self.draws.steps,
             "finished": finished,
+            "processes": self.world,
             "best": self.best,
             "bad_steps": self.bad_steps,
             "ema_updates": self.ema.updates,
@@ -201,12 +202,11 @@ class Fold:
         stopped = False
         while self.epoch < self.train.epochs and not stopped:
             began, done = time.perf_counter(), self.sums[3]
-            self._train_epoch()
-            rate = (self.draws.steps - done) * self.train.batch_size / max(time.perf_counter() - began, 1e-9)
-            stopped = self._end_epoch(rate)
+            with watched():
+                self._train_epoch()
+                rate = (self.draws.steps - done) * self.train.batch_size / max(time.perf_counter() - began, 1e-9)
+                stopped = self._end_epoch(rate)
         self._save(finished=True)
-        self.accelerator.end_training()
-        self.accelerator.free_memory()
 
     def _parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for images, labels, rows, reasons in self.batches:

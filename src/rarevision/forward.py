@@ -1,5 +1,6 @@
 """The forward pass over frames: decoded ahead of the models, each batch once through all of them."""
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -74,6 +75,24 @@ def mixed_precision(asked: str, device: torch.device) -> str:
     if asked != "auto":
         return asked
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "no"
+
+
+class DecodeError(RuntimeError):
+    """A decoding process that died."""
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    """Within, the death of a decoding process is one clear error; torch raises it wherever the main thread just is."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise DecodeError(
+            f"a decoding process died ({str(error).splitlines()[0]}); where memory ran out, lower data.workers or the "
+            "batch size. What is finished is kept: run again to go on"
+        ) from None
 
 
 class Scored(NamedTuple):

@@ -32,7 +32,7 @@ class LaunchError(RuntimeError):
 
 
 def launched() -> bool:
-    """Is this process one of several that `accelerate launch` (or torchrun) started?"""
+    """Is this process one of several that `accelerate launch` or torchrun started?"""
     return int(os.environ.get("WORLD_SIZE", 1)) > 1
 
 
@@ -42,12 +42,15 @@ def launch(module: str, config: Config, run_dir: str | Path, processes: int, *ar
     path = run_dir / CONFIG
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(config.as_dict(), indent=1) + "\n")
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(processes)]
-    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]  # the module decides itself
-    command += [] if torch.cuda.is_available() else ["--cpu"]
-    command += ["--multi_gpu"] if torch.cuda.is_available() and processes > 1 else []
-    command += ["--module", module, "--config", str(path), "--run-dir", str(run_dir), *arguments]
-    done = subprocess.run(command, check=False)
+    if torch.cuda.is_available():
+        command = ["accelerate.commands.launch", "--num_processes", str(processes), "--num_machines", "1"]
+        command += ["--multi_gpu"] if processes > 1 else []
+        command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--module"]  # the module decides itself
+    else:  # accelerate's own launcher starts a single process where there is no GPU
+        command = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(processes), "--module"]
+    command = [sys.executable, "-m", *command, module, "--config", str(path), "--run-dir", str(run_dir), *arguments]
+    environment = os.environ | ({} if torch.cuda.is_available() else {"ACCELERATE_USE_CPU": "true"})
+    done = subprocess.run(command, check=False, env=environment)
     if done.returncode:
         raise LaunchError(f"{module} on {processes} processes ended with exit code {done.returncode}; see its output")
 

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from rarevision import checkpoint, frames, launch, scores
 from rarevision.config import Config
-from rarevision.forward import Batches, Scored, loader, mixed_precision, score
+from rarevision.forward import Batches, DecodeError, Scored, loader, mixed_precision, score, watched
 from rarevision.frames import FrameDataset, Reader
 from rarevision.galar import FrameIndex
 from rarevision.labels import N_LABELS
@@ -111,16 +111,19 @@ def predict(
         waiting = iter(todo)
         current = None
         try:
-            current = _Study(study := next(waiting), rows[study], out_dir)
-            for scored in score(models, batches, device, mixed_precision(p.precision, device), p.flips, p.embeddings):
-                start = 0
-                while start < len(scored.rows):
-                    start += current.take(scored, start)
-                    if current.filled == len(current.rows):
-                        _finish(current, index, out_dir, labels_dir, keys[current.study], config.data.max_bad_share)
-                        if (study := next(waiting, None)) is not None:
-                            current = _Study(study, rows[study], out_dir)
-                bar.update(len(scored.rows))
+            with watched():
+                current = _Study(study := next(waiting), rows[study], out_dir)
+                for scored in score(
+                    models, batches, device, mixed_precision(p.precision, device), p.flips, p.embeddings
+                ):
+                    start = 0
+                    while start < len(scored.rows):
+                        start += current.take(scored, start)
+                        if current.filled == len(current.rows):
+                            _finish(current, index, out_dir, labels_dir, keys[current.study], config.data.max_bad_share)
+                            if (study := next(waiting, None)) is not None:
+                                current = _Study(study, rows[study], out_dir)
+                    bar.update(len(scored.rows))
         finally:
             bar.close()
             if current is not None:
@@ -212,8 +215,26 @@ def predict_folds(
     """All scores of a run: `probs/oof`, `probs/heldout`, `probs/test` with their manifest.json, and known labels.
 
     `test`: index and reader of the studies to predict. A part's manifest names the studies that belong to it now: score
-    files of an earlier TEST_ROOT stay on disk and are not listed.
+    files of an earlier TEST_ROOT stay on disk and are not listed. Where `train.gpus` > 1 that many processes do it;
+    they read the run's folder (see launch.py).
     """
+    if config.train.gpus == 1 or launch.launched():
+        return predict_here(config, index, reader, splits, run_dir, test, progress)
+    launch.launch("rarevision.predict", config, run_dir, config.train.gpus)
+    parts = ["oof", *(["heldout"] if splits.heldout else []), *(["test"] if test is not None else [])]
+    return {part: json.loads((Path(run_dir) / "probs" / part / "manifest.json").read_text()) for part in parts}
+
+
+def predict_here(
+    config: Config,
+    index: FrameIndex,
+    reader: Reader,
+    splits: Splits,
+    run_dir: str | Path,
+    test: tuple[FrameIndex, Reader] | None = None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """`predict_folds` in this process, or this process's share of it."""
     run_dir, which = Path(run_dir), config.predict.checkpoint
     models, identities = zip(*(load_model(run_dir, k, which) for k in range(splits.n_folds)), strict=True)
     parts = {f"oof {k}": ("oof", [k], index, reader, splits.validation(k)) for k in range(splits.n_folds)}
@@ -248,8 +269,8 @@ def main(arguments: list[str] | None = None) -> int:
         index, splits = launch.read_index(o.run_dir, launch.TRAIN_INDEX), launch.read_splits(o.run_dir)
         test = launch.read_index(o.run_dir, launch.TEST_INDEX) if (o.run_dir / launch.TEST_INDEX).exists() else None
         pair = None if test is None else (test, frames.reader(test, config.data))
-        predict_folds(config, index, frames.reader(index, config.data), splits, o.run_dir, pair)
-    except (ValueError, PredictError, checkpoint.CheckpointError, launch.LaunchError) as error:
+        predict_here(config, index, frames.reader(index, config.data), splits, o.run_dir, pair)
+    except (ValueError, PredictError, DecodeError, checkpoint.CheckpointError, launch.LaunchError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

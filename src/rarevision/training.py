@@ -15,6 +15,7 @@ from torch import Tensor
 from rarevision import checkpoint, frames, launch
 from rarevision.config import Config
 from rarevision.fold import Fold, TrainingError
+from rarevision.forward import DecodeError
 from rarevision.frames import Reader
 from rarevision.galar import FrameIndex
 from rarevision.labels import LABELS
@@ -82,6 +83,8 @@ def train_fold(
         files = [folder / "best" / checkpoint.FILE, folder / "metrics.jsonl"]
         stage.finish(files, best=job.best, skipped_steps=job.bad_steps)
     job.accelerator.wait_for_everyone()
+    job.accelerator.end_training()
+    job.accelerator.free_memory()
     return history(folder)
 
 
@@ -131,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
         text = launch.read_text(o.run_dir) if config.model.contrastive else None
         reader = frames.reader(index, config.data)
         train_fold(config, index, reader, splits, o.fold, text, o.run_dir, o.data_key, o.force)
-    except (ValueError, TrainingError, checkpoint.CheckpointError, launch.LaunchError) as error:
+    except (ValueError, TrainingError, DecodeError, checkpoint.CheckpointError, launch.LaunchError) as error:
         print(f"fold {o.fold}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
