@@ -103,7 +103,7 @@ plots.intervals(table, "Regions are learned; rare findings barely rise above cha
 plt.show()
 
 # %%
-table.style.format("{:.3f}", na_rep="–")
+table[["support", "studies", "baseline", "AP", "low", "high", "AUC", "F1", "precision", "recall", "note"]].round(3)
 
 # %% [markdown]
 # ## The same frames, another capsule

@@ -196,8 +196,10 @@ def build_demo(config: Config) -> None:
     facts = phantom.write(config.phantom, *(project_path(p) for p in (data.root, data.test_root, data.test_truth)))
     print(f"00_demo: {facts['frames']} frames in {facts['studies']} studies, {facts['rendered']} rendered now")
     source = project_path(config.model.source)
-    if not (source / "SHA256SUMS").exists():  # written last
+    made = Stage(source, "twin", {"image_size": config.model.image_size, "code": code_hash(twin.__file__)})
+    if not made.current():
         twin.build_twin(source, image_size=config.model.image_size)
+        made.finish(p for p in source.rglob("*") if p.is_file() and made.path.parent not in p.parents)
         print(f"00_demo: {shown(source)} built")
 
 
