@@ -8,10 +8,12 @@ label's trace, the same s of 0 and 1, in LEVELS steps. Mean and variance of e in
 and share by least squares on what the labels leave. So onsets and ends stand out and long events are not overcounted.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.signal import lfilter
+from scipy.special import gammaln
 
 from rarevision.labels import N_LABELS, REGIONS
 from rarevision.scores import StudyScores
@@ -19,40 +21,63 @@ from rarevision.scores import StudyScores
 LEVELS = 4  # steps of the label's trace
 STATES = 2 * LEVELS  # label state = LEVELS * label + level of its trace
 MEMORIES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-LIMIT = 11.5  # |logit| of a score of exactly 0 or 1
+LEAST_SCORE = 1e-5  # scores nearer to 0 or 1 say no more
 BASE = 0.2  # quantile of a study's logits that stands for its negative frames; findings and landmarks only
 SHRINK = 50  # frames' worth of weight of the linear model in each state's mean and variance
+FREEDOMS = (3.0, 6.0, 12.0, 100.0)  # degrees of freedom that may be chosen; the last is as good as normal
+SAMPLE = 20_000
+LEAST = 0.1  # scale of an innovation, in logits
+CELLS, REACH = 1024, 12.0  # of the table of densities, and how far it goes beyond the means, in logits
 STRONGEST = 10.0  # nats that one frame of one label may say
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """`memory`, `share` [17]; `mean`, `variance` [17, STATES] of the innovation in each label state."""
+    """`memory`, `share` and `freedom` [17]; `mean`, `scale` [17, STATES] of each label state's Student t."""
 
     memory: np.ndarray
     share: np.ndarray
     mean: np.ndarray
-    variance: np.ndarray
+    scale: np.ndarray
+    limits: np.ndarray  # [2] logits that scores of exactly 0 and 1 count as
+    freedom: np.ndarray  # degrees of freedom: how much a single odd frame is believed
 
     def evidence(self, probs: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Log-likelihood of each label state against `never of late`, float32 [T, len(columns), STATES]."""
-        x = base_removed(logits(probs[:, columns]), columns)
+        """Log-likelihood of each label state against `never of late`, float32 [T, len(columns), STATES], in nats."""
+        x = base_removed(logits(probs[:, columns], self.limits), columns)
         out = np.empty((*x.shape, STATES), np.float32)
         for i, c in enumerate(columns):
-            e = innovation(x[:, i], self.memory[c], self.share[c]).astype(np.float32)
-            # -(e - m)^2 / 2v - log(v) / 2, as a quadratic in e, less the same of state 0
-            m, v = self.mean[c], self.variance[c]
-            terms = np.stack([-0.5 / v, m / v, -0.5 * m * m / v - 0.5 * np.log(v)])
-            terms = (terms - terms[:, :1]).astype(np.float32)
-            out[:, i] = (e[:, None] * terms[0] + terms[1]) * e[:, None] + terms[2]
-        return np.clip(out, -STRONGEST, STRONGEST, out=out)
+            e = innovation(x[:, i], self.memory[c], self.share[c])
+            low, high = self.mean[c].min() - REACH, self.mean[c].max() + REACH
+            grid = np.linspace(low, high, CELLS)
+            table = log_density(grid[:, None], self.mean[c], self.scale[c], self.freedom[c])
+            table = np.clip(table - table[:, :1], -STRONGEST, STRONGEST).astype(np.float32)
+            cell = np.rint((np.clip(e, low, high) - low) * ((CELLS - 1) / (high - low))).astype(np.int32)
+            out[:, i] = table[cell]
+        return out
 
 
-def logits(probs: np.ndarray) -> np.ndarray:
-    """Logits of scores in [0, 1], float32, held within +-LIMIT."""
+def log_density(e: np.ndarray, mean: np.ndarray, scale: np.ndarray, freedom: float) -> np.ndarray:
+    """Student t, up to a constant of `freedom`."""
+    return -0.5 * (freedom + 1) * np.log1p(((e - mean) / scale) ** 2 / freedom) - np.log(scale)
+
+
+def logits(probs: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Logits of scores in [0, 1], float32, held within `limits`."""
     p = np.asarray(probs, np.float32)
     with np.errstate(divide="ignore"):
-        return np.clip(np.log(p) - np.log1p(-p), -LIMIT, LIMIT)
+        return np.clip(np.log(p) - np.log1p(-p), *limits.astype(np.float32))
+
+
+def score_limits(probs: list[np.ndarray]) -> np.ndarray:
+    """Logits of half the smallest score above 0, and of 1 less half the smallest gap to 1.
+
+    A score rounded to 0 or 1 would else be an enormous outlier.
+    """
+    low = min((float(p[p > 0].min(initial=0.5)) for p in probs), default=0.5)
+    high = min((float(1 - p[p < 1].max(initial=0.5)) for p in probs), default=0.5)
+    low, high = (max(v / 2, LEAST_SCORE) for v in (low, high))
+    return np.array([np.log(low / (1 - low)), np.log((1 - high) / high)])
 
 
 def base_removed(x: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -106,9 +131,9 @@ def _memory(residuals: list[np.ndarray], memories: tuple[float, ...]) -> tuple[f
 
 def fit(studies: list[StudyScores], excerpt: int = 20_000) -> Calibration:
     """Learn all 17 labels' innovations; memory and share from `excerpt` frames of each study."""
-    memory, share, gains, left = np.zeros((4, N_LABELS))
-    mean, variance = np.zeros((2, N_LABELS, STATES))
-    xs = [base_removed(logits(s.probs), np.arange(N_LABELS)) for s in studies]
+    memory, share, gains = np.zeros((3, N_LABELS))
+    limits = score_limits([s.probs for s in studies])
+    xs = [base_removed(logits(s.probs, limits), np.arange(N_LABELS)) for s in studies]
     regions = np.arange(len(REGIONS))
     for columns in (regions, *([c] for c in range(len(REGIONS), N_LABELS))):
         parts = {}
@@ -120,18 +145,40 @@ def fit(studies: list[StudyScores], excerpt: int = 20_000) -> Calibration:
         # One memory for all regions: they change together.
         common, *_ = _memory([r / (np.std(r) + 1e-6) for p in parts.values() for r in p], MEMORIES)
         for c in columns:
-            memory[c], share[c], left[c] = _memory(parts[c], (common,))
+            memory[c], share[c], _ = _memory(parts[c], (common,))
+    mean, scale, freedom = np.empty((N_LABELS, STATES)), np.empty((N_LABELS, STATES)), np.empty(N_LABELS)
     for c in range(N_LABELS):
-        n, total, square = np.zeros((3, STATES))
-        for s, x in zip(studies, xs, strict=True):
-            state, e = states(s.labels[:, c], memory[c]), innovation(x[:, c], memory[c], share[c]).astype(np.float64)
-            n += np.bincount(state, minlength=STATES)
-            total += np.bincount(state, e, STATES)
-            square += np.bincount(state, e * e, STATES)
-        quiet = total[0] / max(n[0], 1)
-        spread = max(square[0] / max(n[0], 1) - quiet**2, 1e-2)
-        label, level = np.divmod(np.arange(STATES), LEVELS)
-        linear = quiet + gains[c] * (label - share[c] * level / (LEVELS - 1))
-        mean[c] = (total + SHRINK * linear) / (n + SHRINK)
-        variance[c] = (square - 2 * mean[c] * total + n * mean[c] ** 2 + SHRINK * spread) / (n + SHRINK)
-    return Calibration(memory, share, mean, np.maximum(variance, 1e-2))
+        state = np.concatenate([states(s.labels[:, c], memory[c]) for s in studies])
+        e = np.concatenate([innovation(x[:, c], memory[c], share[c]) for x in xs])
+        mean[c], scale[c], freedom[c] = _densities(e, state, gains[c], share[c])
+    return Calibration(memory, share, mean, scale, limits, freedom)
+
+
+def _densities(e: np.ndarray, state: np.ndarray, gain: float, share: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean and scale of the innovations of each state, and the degrees of freedom common to them.
+
+    Maximum likelihood by reweighting, from at most SAMPLE frames a state; a state with few frames is drawn towards the
+    linear model: the gain, less the share of it that the trace predicts.
+    """
+    order = np.argsort(state, kind="stable")
+    edges = np.searchsorted(state[order], np.arange(STATES + 1))
+    parts = [e[order[a:b][:: max(1, (b - a) // SAMPLE)]].astype(np.float64) for a, b in itertools.pairwise(edges)]
+    label, level = np.divmod(np.arange(STATES), LEVELS)
+    linear = gain * (label - share * level / (LEVELS - 1))
+    best = (-np.inf,)
+    for freedom in FREEDOMS:
+        mean, scale, likelihood = np.empty(STATES), np.empty(STATES), 0.0
+        for s, part in enumerate(parts):
+            start = np.median(part) if s == 0 and len(part) else mean[0] + linear[s] if s else 0.0
+            spread = np.std(part) + LEAST if s == 0 else scale[0]
+            m, v, weight = start, spread**2, SHRINK
+            for _ in range(8):
+                w = (freedom + 1) / (freedom + (part - m) ** 2 / v)
+                m = (w @ part + weight * start) / (w.sum() + weight)
+                v = (w @ (part - m) ** 2 + weight * spread**2) / (len(part) + weight)
+            mean[s], scale[s] = m, max(np.sqrt(v), LEAST)
+            constant = gammaln((freedom + 1) / 2) - gammaln(freedom / 2) - 0.5 * np.log(freedom)
+            likelihood += (constant + log_density(part, m, scale[s], freedom)).sum()
+        if likelihood > best[0]:
+            best = (likelihood, mean, scale, freedom)
+    return best[1:]

@@ -25,15 +25,16 @@ FLOOR = 0.003  # proposals less likely to hit than this are left out
 
 @dataclass(frozen=True)
 class Presence:
-    """`present` [6]: logistic weights of presence; `hit` [4, N_FEATURES + 1]: of a hit, per group; `caution`."""
+    """`present` [8]: logistic weights of presence; `hit` [4, N_FEATURES + 1]: of a hit, per group; `caution`."""
 
+    usual: np.ndarray
     present: np.ndarray
     hit: np.ndarray
     caution: float
 
     def probability(self, prior: np.ndarray, region: RegionPath, found: Marginals) -> np.ndarray:
         """P(present) of the 17 labels; `prior` [17] from timelines."""
-        rest = sigmoid(presence_features(prior, found) @ self.present[:-1] + self.present[-1])
+        rest = sigmoid(presence_features(prior, self.usual, found) @ self.present[:-1] + self.present[-1])
         return np.append(region.posterior.max(0), rest)
 
     def hits(self, column: int, proposals: Proposals) -> np.ndarray:
@@ -46,12 +47,30 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-np.clip(x, -30, 30)))
 
 
-def presence_features(prior: np.ndarray, found: Marginals) -> np.ndarray:
-    """What speaks for presence, float64 [12, 5]: evidence twice (near the tie, and at large), prior, peak, events."""
+def presence_features(prior: np.ndarray, usual: np.ndarray, found: Marginals) -> np.ndarray:
+    """What speaks for presence, float64 [12, 7]: the evidence, as it is and against the usual, prior, peak, events.
+
+    `usual` [12, 2]: median and spread of the evidence in studies without the label, which is not 0 where scores have
+    outliers that the calibration does not foresee.
+    """
     p = prior[N_REGIONS:]
     evidence = found.log_evidence
-    columns = [np.clip(evidence, -5, 5), np.clip(evidence, -5, 30) / 5, np.log(p / (1 - p)), found.on.max(0)]
-    return np.stack([*columns, np.log1p(found.entry.sum(0))], 1).astype(np.float64)
+    above = (evidence - usual[:, 0]) / usual[:, 1]
+    columns = [np.clip(evidence, -5, 5), np.clip(evidence, -5, 30), np.clip(above, -3, 3), np.clip(above, -3, 15)]
+    columns += [np.log(p / (1 - p)), found.on.max(0), np.log1p(found.entry.sum(0))]
+    return np.stack(columns, 1).astype(np.float64)
+
+
+def usual_evidence(found: list[Marginals], truth: np.ndarray) -> np.ndarray:
+    """Median and spread (mean absolute difference) [12, 2] of the evidence for absent labels; few are drawn to 0, 2."""
+    evidence = np.array([f.log_evidence for f in found])
+    out = np.empty((truth.shape[1], 2))
+    for c in range(truth.shape[1]):
+        absent = evidence[~truth[:, c], c]
+        n = len(absent)
+        centre = np.median(absent) * n / (n + 2) if n else 0.0
+        out[c] = centre, (np.abs(absent - centre).sum() + 2 * 2.0) / (n + 2)
+    return out
 
 
 def logistic(x: np.ndarray, y: np.ndarray, weight: np.ndarray, ridge: float = RIDGE) -> np.ndarray:
@@ -79,10 +98,11 @@ def logistic(x: np.ndarray, y: np.ndarray, weight: np.ndarray, ridge: float = RI
     return np.append(slope, beta[-1] - slope @ centre)
 
 
-def fit_presence(priors: np.ndarray, found: list[Marginals], truth: np.ndarray) -> np.ndarray:
-    """Logistic weights of presence from `truth` bool [V, 12]."""
-    x = np.concatenate([presence_features(priors, f) for f in found])
-    return logistic(x, truth.reshape(-1).astype(np.float64), np.ones(len(x)))
+def fit_presence(priors: np.ndarray, found: list[Marginals], truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`usual` and the logistic weights of presence, from `truth` bool [V, 12]."""
+    usual = usual_evidence(found, truth)
+    x = np.concatenate([presence_features(priors, usual, f) for f in found])
+    return usual, logistic(x, truth.reshape(-1).astype(np.float64), np.ones(len(x)))
 
 
 def hit_rows(truth: np.ndarray, rows: np.ndarray) -> np.ndarray:

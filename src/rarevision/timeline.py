@@ -55,7 +55,8 @@ class Timeline:
     def candidates(self, probs: np.ndarray, compose: str = "auto") -> Candidates:
         """Every proposal worth a rank. `compose`: whole runs (`per_label`), pieces (`label_set`), or both (`auto`)."""
         region, found = self.read(probs)
-        return self.rank(*proposals_of(self.presence, self.structure, region, found), compose)
+        present = self.presence.probability(self.structure.presence, region, found)
+        return self.rank(present, propose(region, found, present[N_REGIONS:]), compose)
 
     def rank(self, present: np.ndarray, proposals: list[Proposals], compose: str = "auto") -> Candidates:
         column, rows, hit, ap = [], [], [], np.zeros(N_LABELS)
@@ -96,14 +97,6 @@ class Timeline:
         )
 
 
-def proposals_of(
-    model: Presence, learned: Structure, region: RegionPath, found: Marginals
-) -> tuple[np.ndarray, list[Proposals]]:
-    """P(present) [17] and the proposals of all labels."""
-    present = model.probability(learned.presence, region, found)
-    return present, propose(region, found, present[N_REGIONS:])
-
-
 def fit(studies: list[StudyScores], timelines: list[np.ndarray] | None = None, folds: int = 5) -> tuple[Timeline, list]:
     """Learn everything from studies with labels; `timelines` uint8 [T, 17]: more labels without scores, for structure.
 
@@ -111,18 +104,21 @@ def fit(studies: list[StudyScores], timelines: list[np.ndarray] | None = None, f
     """
     scored = calibration.fit(studies)
     learned = structure.fit([s.labels for s in studies] + list(timelines or []), scored.memory)
-    blank = Timeline(scored, learned, Presence(np.zeros(6), np.zeros((4, 1)), 1.0))
+    blank = Timeline(scored, learned, Presence(np.zeros((12, 2)), np.zeros(8), np.zeros((4, 1)), 1.0))
     read = [blank.read(s.probs) for s in studies]
     truths = [truth_rows(s.labels) for s in studies]
     there = np.array([[len(t) > 0 for t in truth] for truth in truths])
     everyone = np.arange(len(studies))
+    whole = _fit_presence(learned, read, there, everyone)
+    # The proposals of all studies are made once; only the models that judge them are fitted again for every fold.
+    made = [propose(*each, whole.probability(learned.presence, *each)[N_REGIONS:]) for each in read]
     outside: list[Candidates | None] = [None] * len(studies)
     for train, test in _splits(len(studies), folds):
-        part = dataclasses.replace(blank, presence=_fit_presence(learned, read, truths, there, train))
+        judge = _fit_hits(_fit_presence(learned, read, there, train), made, truths, train)
         for i in test:
-            outside[i] = part.rank(*proposals_of(part.presence, learned, *read[i]))
-    caution = _caution(outside, truths)
-    final = dataclasses.replace(_fit_presence(learned, read, truths, there, everyone), caution=caution)
+            present = judge.probability(learned.presence, *read[i])
+            outside[i] = dataclasses.replace(blank, presence=judge).rank(present, made[i])
+    final = dataclasses.replace(_fit_hits(whole, made, truths, everyone), caution=_caution(outside, truths))
     return dataclasses.replace(blank, presence=final), outside
 
 
@@ -133,11 +129,13 @@ def _splits(n: int, folds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield (np.setdiff1d(np.arange(n), test) if n > 1 else test), test
 
 
-def _fit_presence(learned: Structure, read: list, truths: list, there: np.ndarray, train: np.ndarray) -> Presence:
-    weights = presence.fit_presence(learned.presence, [read[i][1] for i in train], there[train][:, N_REGIONS:])
-    model = Presence(weights, np.zeros((4, 1)), 1.0)
-    made = [proposals_of(model, learned, *read[i])[1] for i in train]
-    return dataclasses.replace(model, hit=presence.fit_hits(made, [truths[i] for i in train]))
+def _fit_presence(learned: Structure, read: list, there: np.ndarray, train: np.ndarray) -> Presence:
+    fitted = presence.fit_presence(learned.presence, [read[i][1] for i in train], there[train][:, N_REGIONS:])
+    return Presence(*fitted, np.zeros((4, 1)), 1.0)
+
+
+def _fit_hits(model: Presence, made: list, truths: list, train: np.ndarray) -> Presence:
+    return dataclasses.replace(model, hit=presence.fit_hits([made[i] for i in train], [truths[i] for i in train]))
 
 
 def _caution(candidates: list[Candidates], truths: list[list[np.ndarray]]) -> float:
