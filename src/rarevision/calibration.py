@@ -165,12 +165,14 @@ def _densities(e: np.ndarray, state: np.ndarray, gain: float, share: float) -> t
     parts = [e[order[a:b][:: max(1, (b - a) // SAMPLE)]].astype(np.float64) for a, b in itertools.pairwise(edges)]
     label, level = np.divmod(np.arange(STATES), LEVELS)
     linear = gain * (label - share * level / (LEVELS - 1))
+    base = parts[0] if len(parts[0]) else e - linear[state]  # a label that is never off
+    quiet, common = float(np.median(base)), float(np.std(base)) + LEAST
     best = (-np.inf,)
     for freedom in FREEDOMS:
         mean, scale, likelihood = np.empty(STATES), np.empty(STATES), 0.0
         for s, part in enumerate(parts):
-            start = np.median(part) if s == 0 and len(part) else mean[0] + linear[s] if s else 0.0
-            spread = np.std(part) + LEAST if s == 0 else scale[0]
+            start = quiet if s == 0 else mean[0] + linear[s]
+            spread = common if s == 0 else scale[0]
             m, v, weight = start, spread**2, SHRINK
             for _ in range(8):
                 w = (freedom + 1) / (freedom + (part - m) ** 2 / v)
