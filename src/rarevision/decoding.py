@@ -45,22 +45,21 @@ def paper(
 def ours(timeline: Timeline, frame: np.ndarray, probs: np.ndarray, compose: str = "auto") -> list[Event]:
     """Events of one study in order of confidence; labels on which silence is expected to earn more have none."""
     found = timeline.candidates(probs, compose)
-    found = found.kept(~timeline.silence(found)[found.column])
-    return [Event(*rows, (LABELS[c],)) for rows, c in zip(bounds(frame, found.rows), found.column, strict=True)]
+    return to_events(frame, found.kept(~timeline.silence(found)[found.column]))
 
 
 def screen(timeline: Timeline, frame: np.ndarray, probs: np.ndarray) -> list[tuple[Event, float]]:
     """Every proposed landmark and finding with its confidence, the surest first; none overlaps a surer one's half."""
     found = distinct(timeline.candidates(probs, "per_label"))
-    events_ = (Event(*rows, (LABELS[c],)) for rows, c in zip(bounds(frame, found.rows), found.column, strict=True))
-    return list(zip(events_, found.confidence.tolist(), strict=True))
+    return list(zip(to_events(frame, found), found.confidence.tolist(), strict=True))
 
 
-def bounds(frame: np.ndarray, rows: np.ndarray) -> list[tuple[int, int]]:
-    """Frame numbers of inclusive rows [n, 2], by the convention of `events`."""
+def to_events(frame: np.ndarray, found: Candidates) -> list[Event]:
+    """Events of candidates, in their order; frame numbers by the convention of `events`."""
     frame = np.asarray(frame, np.int64)
     last = np.append(frame[1:] - 1, frame[-1:])
-    return list(zip(frame[rows[:, 0]].tolist(), last[rows[:, 1]].tolist(), strict=True))
+    starts, ends = frame[found.rows[:, 0]].tolist(), last[found.rows[:, 1]].tolist()
+    return [Event(s, e, (LABELS[c],)) for s, e, c in zip(starts, ends, found.column.tolist(), strict=True)]
 
 
 def distinct(found: Candidates) -> Candidates:

@@ -32,6 +32,11 @@ class Proposals(NamedTuple):
     piece: np.ndarray
     level: np.ndarray
 
+    def sure(self) -> "Proposals":
+        """Without the doubtful runs: pieces, and runs at the first level."""
+        keep = self.piece | (self.level == 0)
+        return Proposals(*(part[keep] for part in self))
+
     def features(self) -> np.ndarray:
         """What the hit model reads, float64 [n, N_FEATURES]."""
         start, end, inside, mean, length = self.facts.T

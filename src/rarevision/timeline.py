@@ -54,9 +54,12 @@ class Timeline:
 
     def candidates(self, probs: np.ndarray, compose: str = "auto") -> Candidates:
         """Every proposal worth a rank. `compose`: whole runs (`per_label`), pieces (`label_set`), or both (`auto`)."""
-        region, found = self.read(probs)
+        return self.rank(*self.propose(*self.read(probs)), compose)
+
+    def propose(self, region: RegionPath, found: Marginals) -> tuple[np.ndarray, list[Proposals]]:
+        """P(present) [17] and the proposals of all labels."""
         present = self.presence.probability(self.structure.presence, region, found)
-        return self.rank(present, propose(region, found, present[N_REGIONS:]), compose)
+        return present, propose(region, found, present[N_REGIONS:])
 
     def rank(self, present: np.ndarray, proposals: list[Proposals], compose: str = "auto") -> Candidates:
         column, rows, hit, ap = [], [], [], np.zeros(N_LABELS)
