@@ -90,7 +90,7 @@ def parts(models: list, index: FrameIndex, config: Config, read, device: torch.d
     size, batch = models[0].image_size, config.predict.batch_size
     rows = np.arange(len(index))
     frames = FrameDataset(index, read, size)
-    batches = loader(frames, size, Batches(rows, batch), config.data.workers, device)
+    batches = loader(frames, size, Batches(rows, batch), config.data, device)
     for _ in batches:  # starts the workers
         pass
     start = time.perf_counter()
@@ -112,7 +112,7 @@ def parts(models: list, index: FrameIndex, config: Config, read, device: torch.d
     return found
 
 
-def training(one: model.FrameModel, index: FrameIndex, read, batch: int, workers: int, device, precision: str) -> dict:
+def training(one: model.FrameModel, index: FrameIndex, read, batch: int, data: Data, device, precision: str) -> dict:
     """Frames per second of training steps on a batch in memory, and of the augmenting loader."""
     one = one.train()
     optimizer = torch.optim.AdamW(one.parameter_groups(Train()))
@@ -131,7 +131,7 @@ def training(one: model.FrameModel, index: FrameIndex, read, batch: int, workers
         times.append(time.perf_counter() - start)
     keys = [[(0, row) for row in rows] for rows in Batches(np.arange(len(index)), batch)]
     frames = FrameDataset(index, read, one.image_size, "paper")
-    batches = loader(frames, one.image_size, keys, workers, device)
+    batches = loader(frames, one.image_size, keys, data, device)
     list(batches)
     start = time.perf_counter()
     list(batches)
@@ -187,7 +187,7 @@ def main() -> None:
             shares = ", ".join(f"{k} {1 / v:.0f} frames/s ({v / total:.0%})" for k, v in alone.items())
             print(f"parts alone, {name}: {shares}")
         if o.train:
-            rates = training(models[0], index, cache, o.batch, o.workers, device, precision)
+            rates = training(models[0], index, cache, o.batch, cached, device, precision)
             print(f"training: steps {rates['steps']:.0f} frames/s, augmenting loader {rates['loader']:.0f} frames/s")
 
 

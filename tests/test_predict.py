@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from rarevision import checkpoint, launch, predict, scores, training
-from rarevision.forward import score
+from rarevision.config import Data
+from rarevision.forward import score, workers
 from rarevision.frames import Plain
 from rarevision.labels import N_LABELS
 from rarevision.model import Output
@@ -255,6 +256,16 @@ def test_a_killed_decoding_process_is_one_clear_line(world, trained):
     assert last.startswith("a decoding process died (DataLoader worker")
     assert last.endswith("run again to go on")
     assert "Traceback" not in done.stderr
+
+
+def test_decoding_processes_follow_the_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(16))
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    png, cached = Data(cache=False), Data(cache=True)
+    assert [workers(png, cpu), workers(cached, cpu), workers(cached, gpu)] == [8, 4, 16]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert [workers(png, cpu), workers(cached, cpu), workers(cached, gpu)] == [1, 0, 2]
+    assert workers(Data(workers=3), cpu) == 3
 
 
 def test_deal_is_even_and_complete():

@@ -102,12 +102,12 @@ class Fold:
         self.draws = Draws(
             self.rows, weights, t.draws_per_epoch, t.batch_size, seed, t.accumulate, self.rank, self.world
         )
-        size, workers = model.image_size, config.data.workers
+        size = model.image_size
         frames = FrameDataset(index, reader, size, t.augment, seed)
-        self.batches = loader(frames, size, self.draws, workers, self.device)
+        self.batches = loader(frames, size, self.draws, config.data, self.device)
         mine = self.validation[self.rank :: self.world]
         plain = FrameDataset(index, reader, size, "none", seed)
-        self.checks = loader(plain, size, Batches(mine, config.predict.batch_size), workers, self.device)
+        self.checks = loader(plain, size, Batches(mine, config.predict.batch_size), config.data, self.device)
 
         self.total = t.epochs * self.draws.steps
         self.epoch = self.step = self.bad_steps = 0

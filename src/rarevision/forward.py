@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from rarevision.config import Data
 from rarevision.frames import FrameDataset, FrameError
 from rarevision.labels import N_LABELS
 
@@ -48,18 +49,23 @@ class Batches:
         return -(-len(self.rows) // self.size)
 
 
-def workers(asked: int, device: torch.device) -> int:
-    """Decoding processes of this process: `asked`, or its share of the cores; on a CPU the model needs most of them."""
-    if asked >= 0:
-        return asked
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    cores = len(os.sched_getaffinity(0)) // local
-    return max(1, cores if device.type == "cuda" else cores // 2)
+def workers(data: Data, device: torch.device) -> int:
+    """Decoding processes of this process: as asked, or by its share of the cores.
+
+    A GPU leaves them all free. On a CPU the model needs them: a quarter decodes from the cache (none of two: it is a
+    tenth of the work, and a process beside the model's threads costs more), half where PNGs are decoded.
+    """
+    if data.workers >= 0:
+        return data.workers
+    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if device.type == "cuda":
+        return max(1, cores)
+    return cores // 4 if data.cache else max(1, cores // 2)
 
 
-def loader(frames: FrameDataset, size: int, batches: Any, asked: int, device: torch.device) -> DataLoader:
+def loader(frames: FrameDataset, size: int, batches: Any, data: Data, device: torch.device) -> DataLoader:
     """Frames decoded ahead of the model, in order."""
-    n = workers(asked, device)
+    n = workers(data, device)
     return DataLoader(
         Guarded(frames, size),
         batch_sampler=batches,

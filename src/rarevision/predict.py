@@ -106,7 +106,7 @@ def predict(
         size = models[0].image_size
         dataset = FrameDataset(index, reader, size, "none", 0)
         order = np.concatenate([rows[s] for s in todo])
-        batches = loader(dataset, size, Batches(order, p.batch_size), config.data.workers, device)
+        batches = loader(dataset, size, Batches(order, p.batch_size), config.data, device)
         bar = tqdm(total=len(order), desc=out_dir.name, unit="frame", disable=not (progress and state.is_main_process))
         waiting = iter(todo)
         current = None
