@@ -112,9 +112,10 @@ def fitted(studies):
 def test_beats_silence_out_of_fold(studies):
     found, report = decoding.cross_validate(studies, settings(folds=3))
     assert list(found) == [s.study for s in studies]
+    assert decoding.fit(studies, settings(), report).expected["score"] == report["score"]
     for fold in report["folds"]:
         assert fold["score"][0] > fold["empty"] + 0.1
-    assert report["score"][0] == scoring.report(decoding.truth_events(studies), found).score[0]
+    assert tuple(report["score"]) == scoring.report(decoding.truth_events(studies), found).score
 
 
 def test_silent_on_noise():
@@ -213,3 +214,10 @@ def test_truth_rows_are_the_converter_s():
     for c, name in enumerate(LABELS):
         expected = [(e.start, e.end) for e in events.from_label_sets(frame, s.labels) if name in e.labels]
         assert [tuple(r) for r in rows[c]] == expected
+
+
+def test_what_cannot_be_fitted_is_named(studies):
+    with pytest.raises(ValueError, match="at least 2"):
+        decoding.cross_validate(studies[:1], settings())
+    with pytest.raises(ValueError, match="study s0 has no labels"):
+        decoding.fit([dataclasses.replace(studies[0], labels=None)], settings())

@@ -143,14 +143,26 @@ def data_hash(studies: list[StudyScores]) -> str:
     return total.hexdigest()
 
 
-def fit(studies: list[StudyScores], cfg: config.Config) -> Decoder:
-    """Fit the decoder that `cfg.decode` names on studies with labels (`cfg.threshold` too, for `paper`)."""
+def fit(studies: list[StudyScores], cfg: config.Config, expected: dict[str, Any] | None = None) -> Decoder:
+    """Fit the decoder that `cfg.decode` names on studies with labels (`cfg.threshold` too, for `paper`).
+
+    `expected`: the report of `cross_validate`, saved with the decoder.
+    """
+    _check(studies, 1)
     if cfg.decode.method != "paper":
         timeline, outside = timelines.fit(studies)
         cut = screen_cut(studies, outside, cfg.decode.screen_recall) if cfg.decode.method == "screen" else 0.0
-        return Decoder(cfg.decode, (), {}, data_hash(studies), timeline=timeline, cut=cut)
+        return Decoder(cfg.decode, (), {}, data_hash(studies), expected or {}, timeline, cut)
     fitted = thresholding.fit(studies, cfg.threshold, cfg.decode)
-    return Decoder(cfg.decode, tuple(map(float, fitted.values)), fitted.notes, data_hash(studies))
+    return Decoder(cfg.decode, tuple(map(float, fitted.values)), fitted.notes, data_hash(studies), expected or {})
+
+
+def _check(studies: list[StudyScores], least: int) -> None:
+    if len(studies) < least:
+        raise ValueError(f"{len(studies)} studies with labels; at least {least} are needed")
+    for s in studies:
+        if s.labels is None:
+            raise ValueError(f"study {s.study} has no labels to fit on; put them into labels/oof")
 
 
 def assign_folds(studies: list[StudyScores], n_folds: int, seed: int) -> dict[str, int]:
@@ -167,6 +179,7 @@ def truth_events(studies: list[StudyScores]) -> Events:
 
 def cross_validate(studies: list[StudyScores], cfg: config.Config) -> tuple[Events, dict[str, Any]]:
     """Events of every study from a decoder that never saw it, and a report: score and silence, per fold too."""
+    _check(studies, 2)
     folds = assign_folds(studies, cfg.decode.folds, cfg.decode.seed)
     found: Events = {}
     fits = []
@@ -177,15 +190,18 @@ def cross_validate(studies: list[StudyScores], cfg: config.Config) -> tuple[Even
     result = scoring.report(truth_events(studies), found)
     fold = np.array([folds[s.study] for s in studies])
     silence = (~result.present).mean(1)
-    values = np.array([f.thresholds for f in fits]) if fits[0].thresholds else np.full((1, N_LABELS), np.nan)
+    values = np.array([f.thresholds or [0.0] * N_LABELS for f in fits])
     report = {
-        "score": result.score,
-        "empty": result.empty,
-        "present": result.mean(present_only=True),
         "folds": [
             {"score": result.ap[:, fold == k].mean((1, 2)).tolist(), "empty": float(silence[fold == k].mean())}
             for k in range(len(fits))
         ],
-        "thresholds": {n: [float(values[:, c].min()), float(values[:, c].max())] for c, n in enumerate(LABELS)},
+        "score": list(result.score),
+        "empty": result.empty,
+        "present": list(result.mean(present_only=True)),
+        "reader": result.reader("findings"),
+        "data_hash": data_hash(studies),
     }
+    if fits[0].thresholds:
+        report["thresholds"] = {n: [float(v.min()), float(v.max())] for n, v in zip(LABELS, values.T, strict=True)}
     return found, report
