@@ -32,21 +32,17 @@ RUN_DIR = ""
 OVERRIDE = []
 FORCE = False
 SHOWN = 4
-REPEATS = 5
 
 # %%
-import copy
-import time
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from rarevision import attention, frames, galar, model, pipeline, plots, weights
+from rarevision import attention, drift, frames, galar, model, pipeline, plots, weights
 from rarevision.labels import LABELS
 from rarevision.stage import atomic, write_json
 
@@ -93,112 +89,74 @@ plt.show()
 # say how much of the pretrained function survives the surgery.
 
 # %%
+plain = model.build(replace(config.model, attention="plain"), text, index.labels.mean(0)).eval()
 first = [int(np.flatnonzero(index.labels[:, i])[0]) for i in range(17) if index.labels[:, i].any()]
-prevalence = index.labels.mean(0)
-built = {}
-for form in attention.FORMS:
-    torch.manual_seed(0)
-    strength = min(config.model.lambda_init, 0.5) if form == "preserve" else 0.8
-    built[form] = model.build(replace(config.model, attention=form, lambda_init=strength), text, prevalence).eval()
-size = built["plain"].image_size
-dataset = frames.FrameDataset(index, frames.Plain(index, config.data), size)
+dataset = frames.FrameDataset(index, frames.Plain(index, config.data), plain.image_size)
 images = torch.stack([dataset[row][0] for row in first])
-normal = (images.float() / 255 - built["plain"].mean) / built["plain"].std
+normal = plain.normalise(images)
 
 # %%
-with torch.no_grad():
-    blocks = {
-        form: m.trunk.forward_intermediates(normal, intermediates_only=True, output_fmt="NLC")
-        for form, m in built.items()
-    }
-cosine = pd.DataFrame(
-    {
-        form: [F.cosine_similarity(a, b, -1).mean().item() for a, b in zip(found, blocks["plain"], strict=True)]
-        for form, found in blocks.items()
-    }
-)
-cosine.index = pd.RangeIndex(1, len(cosine) + 1, name="block")
-ax = cosine.plot(
-    style=["k-", "s--", "o--", "^--", "D-"],
-    figsize=(7, 3.4),
-    title="What is left of the pretrained features after each block",
-)
-ax.set(ylabel="cosine to plain", xticks=cosine.index)
+table = drift.drift(plain.trunk, normal)
+plots.drift(table, "What is left of the pretrained features after each block, before any training")
 plt.show()
-
-# %%
-with torch.no_grad():
-    final = {form: m(images).embeddings for form, m in built.items()}
-agreement = {form: F.cosine_similarity(e, final["plain"], dim=-1).mean().item() for form, e in final.items()}
-largest = (final["preserve"] - final["plain"]).abs().max().item() / final["plain"].abs().max().item()
-print(" · ".join(f"{form} {value:.4f}" for form, value in agreement.items()))
-print(f"preserve differs from plain by at most {largest:.0e} of the largest value")
+agreement = table[table.place == "features"].set_index("variant")[["cosine", "difference"]]
+agreement.style.format({"cosine": "{:.4f}", "difference": "{:.1e}"})
 
 # %% [markdown]
-# `preserve` starts as exactly the pretrained function, and both of its branches can learn from there. The others
-# start from something else; on strongly pretrained weights, where attention is peaked, they lose more than on a small
-# random twin.
+# `preserve` starts as exactly the pretrained function, and both of its queries can learn from there. Every other form
+# starts from something else: what the pretraining knew has to be found again during fine-tuning.
 
 # %% [markdown]
 # ## Is anything subtracted? The folding proof
 #
-# Write the output matrix as $[W_1\ W_2]$. Then $W_1 (x_1 - \lambda x_2) + W_2 x_2 = W_1 x_1 + (W_2 - \lambda W_1)
-# x_2$: the `published` form **is** plain attention with another output matrix, for any $\lambda$. Folding it gives
-# the same numbers.
+# Write the output matrix as $[W_1\ W_2]$. Then $W_1 (x_1 - \lambda x_2) + W_2 x_2 = W_1 x_1 + (W_2 - \lambda W_1) x_2$:
+# the `published` form **is** plain attention with another output matrix, for any $\lambda$. In double precision, the
+# folded plain model gives the same features after every block:
 
 # %%
-folded = copy.deepcopy(built["published"].trunk)
-for _, block in attention.layers(folded):
-    block.attn = attention.fold(block.attn)
-with torch.no_grad():
-    ours, theirs = folded(normal), built["published"].trunk(normal)
-print(f"largest difference after folding: {(ours - theirs).abs().max():.1e} of {theirs.abs().max():.2f}")
+folded = drift.folding(plain.trunk, normal)
+print(f"largest relative difference over {len(folded)} places: {folded.difference.max():.0e}")
 
 # %% [markdown]
 # ## Two maps and their difference
 #
-# Where does the class token look, in the first branch, in the second, and after subtraction? Drawn for the last block
-# of `paper`, averaged over heads; the difference has negative weights, which no softmax has.
+# Where does the class token look, in the first branch, in the second, and after subtraction? Drawn for one pair of
+# heads in the last block of `paper`. The difference has negative weights, which no softmax has.
 
 # %%
-paper_maps = attention.attention_maps(built["paper"].trunk, normal[:SHOWN])
-plots.attention(images[:SHOWN], paper_maps[-1], "paper: both maps and what is left of their difference")
-plt.show()
-
-# %%
-kept = attention.attention_maps(built["preserve"].trunk, normal[:SHOWN])
+paper_maps = attention.attention_maps(drift.variant(plain.trunk, "paper, halves"), normal[:SHOWN])
 plots.attention(
-    images[:SHOWN], kept[-1], "preserve at the start: both maps are the same, so the difference is the map itself"
+    images[:SHOWN], paper_maps[-1], "paper: two maps, and what is left after subtracting one from the other"
 )
+plt.show()
+print(f"share of negative weights: {(paper_maps[-1].difference < 0).float().mean():.0%}")
+
+# %%
+kept = attention.attention_maps(drift.variant(plain.trunk, "preserve"), normal[:SHOWN])
+plots.attention(images[:SHOWN], kept[-1], "preserve: at the start both maps are the same, so nothing is lost")
 plt.show()
 
 # %% [markdown]
 # ## Lambda, layer by layer
 
 # %%
-lambdas = {form: attention.strengths(m.trunk).mean(1).numpy() for form, m in built.items() if form != "plain"}
-table = pd.DataFrame(lambdas, index=cosine.index)
-ax = table.plot(marker="o", figsize=(7, 3), title="Lambda at the start: a constant, or a schedule by depth")
-ax.set(ylabel="lambda (mean over heads)", xticks=table.index)
+lambdas = {
+    n: attention.strengths(drift.variant(plain.trunk, n)).mean(1).tolist() for n in drift.VARIANTS if n != "plain"
+}
+depth = pd.RangeIndex(1, len(kept) + 1, name="block")
+ax = pd.DataFrame(lambdas, index=depth).plot(style=["s--", "o--", "v--", "^-", "D-"], figsize=(7, 3))
+ax.set(title="Lambda at the start: a constant, or a schedule by depth", ylabel="lambda (mean over heads)", xticks=depth)
 plt.show()
 
 # %% [markdown]
 # ## What does each form cost?
 
 # %%
-cost = pd.DataFrame(index=list(built), columns=["parameters", "ms per image"], dtype=float)
-for form, m in built.items():
-    with torch.no_grad():
-        m(images)
-        start = time.perf_counter()
-        for _ in range(REPEATS):
-            m(images)
-    cost.loc[form] = (
-        sum(p.numel() for p in m.parameters()),
-        1000 * (time.perf_counter() - start) / REPEATS / len(images),
-    )
-cost["cost to plain"] = cost["ms per image"] / cost.loc["plain", "ms per image"]
-cost.style.format({"parameters": "{:,.0f}", "ms per image": "{:.2f}", "cost to plain": "{:.2f}"})
+cost = drift.cost(plain.trunk, plain.image_size).set_index("variant")
+cost.style.format({c: "{:.2f}" if "plain" in c else "{:,.0f}" for c in cost})
+
+# %% [markdown]
+# Multiply-adds are counted, not timed; `benchmarks/attention.py` times every form, fused and written out.
 
 # %%
 report = {
@@ -209,5 +167,5 @@ report = {
 write_json(run.path("model/report.json"), report)
 run.finish(
     [run.path("model/text_embeddings.safetensors"), run.path("model/report.json")],
-    summary={"model": f"{config.model.source}, attention {config.model.attention}, {size} px"},
+    summary={"model": f"{config.model.source}, attention {config.model.attention}, {plain.image_size} px"},
 )

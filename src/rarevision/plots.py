@@ -248,7 +248,7 @@ def heat(table: pd.DataFrame, title: str) -> Axes:
 
 
 def attention(pictures, maps, title: str) -> Figure:
-    """Where the class token of each picture looks in both branches and after subtraction, mean over heads.
+    """Where the class token of each picture looks in both branches and after subtraction, in the first (pair of) heads.
 
     `pictures` uint8 [B, 3, S, S]; `maps` one layer's `attention.Maps`, one prefix token, patches on a square grid.
     """
@@ -258,7 +258,7 @@ def attention(pictures, maps, title: str) -> Figure:
         shown.append(picture.permute(1, 2, 0).numpy())
         titles.append("frame")
         for name in ("first", "second", "difference"):
-            row = getattr(maps, name)[i].mean(0)[0, 1:].float().cpu().numpy()
+            row = getattr(maps, name)[i, 0, 0, 1:].float().cpu().numpy()
             side = round(len(row) ** 0.5)
             shown.append(row.reshape(side, side))
             titles.append(f"{name}\n{row.min():.3f} to {row.max():.3f}")
@@ -350,3 +350,16 @@ def thumbnails(study, events: Sequence[Event], source, limit: int = 8) -> list[t
     part = source.select([study.study])
     rows = key_rows(to_labels(part.frame, events), limit) or np.linspace(0, len(part) - 1, limit).astype(int).tolist()
     return [(int(part.frame[row]), read_image(part.path(row))) for row in rows]
+
+
+def drift(table: pd.DataFrame, title: str) -> Axes:
+    """Cosine to the plain model after each block, one line per form; `table` as `drift.drift` gives it."""
+    _, ax = plt.subplots(figsize=(7.5, 3.4))
+    for style, (name, part) in zip(
+        ("k-", "s--", "o--", "v--", "^-", "D-"), table.groupby("variant", sort=False), strict=True
+    ):
+        places = [*part.place[:-1], "features"]
+        ax.plot(places, part.cosine, style, ms=5, label=name)
+    ax.set(title=title, ylabel="cosine to plain")
+    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    return ax
