@@ -54,7 +54,7 @@ def test_both_forms_agree_on_hard_labels_and_losses_are_linear():
 
 @pytest.mark.parametrize(("target", "labels", "mixed"), [(0.05, 0.05, 0.417), (0.3, 0.073, 0.57), (0.7, 0.925, 0.708)])
 def test_minimisers_on_soft_labels(target, labels, mixed):
-    """METHOD.md's trap: not proper, and the two ways of mixing differ."""
+    """The trap of soft labels: not proper, and the two ways of mixing differ."""
     p = torch.linspace(1e-4, 1 - 1e-4, 50_001, dtype=torch.float64)
     y = torch.full_like(p, target)
     for form, expected in (("labels", labels), ("losses", mixed)):

@@ -1,6 +1,6 @@
 """Augmentations: albumentations on uint8 frames, the same for the same (seed, epoch, row) in whatever worker it runs.
 
-`paper`      METHOD.md section 6, the published pipeline: random resized crop 0.7-1, flips, colour jitter, grayscale,
+`paper`      the published pipeline: random resized crop 0.7-1, flips, colour jitter, grayscale,
              rotation 15 degrees, random erasing
 `endoscopy`  ours. A capsule turns freely: any rotation, mirrored too, is as likely as the next. It sees the wall from
              near and far: mild scale. Cameras differ in white balance, gamma and sharpness: shifts of those, towards

@@ -1,4 +1,4 @@
-"""Cleaning: a mask of positive frames to tidy runs, by median, filled gaps, minimum length (METHOD.md, 9)."""
+"""Cleaning: a mask of positive frames to tidy runs, by median, filled gaps, minimum length, as published."""
 
 import numpy as np
 

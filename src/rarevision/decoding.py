@@ -31,7 +31,7 @@ def paper(
     min_length: int = 3,
     compose: str = "label_set",
 ) -> list[Event]:
-    """The published decoder (METHOD.md, 9): threshold, median, gaps, minimum length, events in order of time.
+    """The published decoder: threshold, median, gaps, minimum length, events in order of time.
 
     `frame` int [T] ascending, `probs` [T, 17], `thresholds` [17]: positive where probs >= threshold.
     """
