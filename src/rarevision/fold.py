@@ -24,7 +24,7 @@ from rarevision import batch_norm, checkpoint
 from rarevision import model as models
 from rarevision.config import Config
 from rarevision.ema import Ema
-from rarevision.forward import Batches, loader, mixed_precision, score, watched
+from rarevision.forward import Batches, limit_threads, loader, mixed_precision, score, watched
 from rarevision.frame_metrics import average_precision
 from rarevision.frames import FrameDataset, Reader
 from rarevision.galar import FrameIndex
@@ -71,6 +71,7 @@ class Fold:
     ):
         self.config, self.index, self.fold, self.folder, self.progress = config, index, fold, folder, progress
         t = self.train = config.train
+        limit_threads(t.threads)
         self.accelerator = Accelerator(
             mixed_precision=mixed_precision(t.precision, torch.device("cuda" if torch.cuda.is_available() else "cpu")),
             log_with="tensorboard",

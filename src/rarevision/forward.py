@@ -101,6 +101,12 @@ def watched() -> Iterator[None]:
         ) from None
 
 
+def limit_threads(count: int) -> None:
+    """Let torch use so many CPU threads; 0 leaves its own choice. Waiting for each other costs a tiny model the most."""
+    if count:
+        torch.set_num_threads(count)
+
+
 class Scored(NamedTuple):
     rows: np.ndarray  # int64 [B]
     probs: np.ndarray  # float32 [B, 17], mean over models and mirror images

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from rarevision import checkpoint, frames, launch, scores
 from rarevision.config import Config
-from rarevision.forward import Batches, DecodeError, Scored, loader, mixed_precision, score, watched
+from rarevision.forward import Batches, DecodeError, Scored, limit_threads, loader, mixed_precision, score, watched
 from rarevision.frames import FrameDataset, Reader
 from rarevision.galar import FrameIndex
 from rarevision.labels import N_LABELS
@@ -97,6 +97,7 @@ def predict(
     out_dir, state = Path(out_dir), PartialState()
     out_dir.mkdir(parents=True, exist_ok=True)
     p, device = config.predict, state.device
+    limit_threads(config.train.threads)
     rows = {s: np.arange(index.rows(s).start, index.rows(s).stop)[:: p.step] for s in studies}
     mine = deal([len(rows[s]) for s in studies], state.num_processes)[state.process_index]
     keys = {studies[i]: _key(index, studies[i], rows[studies[i]], config, identity) for i in mine}

@@ -119,7 +119,9 @@ def read_studies(probs_dir: str | Path, labels_dir: str | Path | None = None) ->
     if (manifest := probs_dir / "manifest.json").exists():
         named = json.loads(manifest.read_text())["studies"]
         if absent := [name for name in named if not (probs_dir / f"{name}.npz").exists()]:
-            raise ScoreFileError(f"{probs_dir / absent[0]}.npz: named in manifest.json, but missing; run stage 03 again")
+            raise ScoreFileError(
+                f"{probs_dir / absent[0]}.npz: named in manifest.json, but missing; run stage 03 again"
+            )
         paths = [path for path in paths if path.stem in named]
     if not paths:
         raise ScoreFileError(

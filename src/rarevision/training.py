@@ -26,7 +26,7 @@ from rarevision.stage import Stage, code_hash, digest
 FREE = {
     "data": {"root", "test_root", "test_truth", "labels", "cache_root", "workers", "max_bad_share"},
     "model": set(),
-    "train": {"gpus", "accumulate", "checkpoint_steps", "max_bad_steps", "patience"},
+    "train": {"gpus", "threads", "accumulate", "checkpoint_steps", "max_bad_steps", "patience"},
 }
 
 
