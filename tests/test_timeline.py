@@ -55,6 +55,17 @@ def test_rounded_scores_are_no_outliers():
     assert low == pytest.approx(np.log(0.005 / 0.995)) and high == pytest.approx(np.log(0.95 / 0.05))
 
 
+def test_piled_up_scores_are_no_curve():
+    """Scores of 0 on nine negative frames of ten: the pile is learned; a normal curve is left alone."""
+    rng = np.random.default_rng(2)
+    labels = np.zeros((8000, N_LABELS), np.uint8)
+    labels[:, 3] = 1
+    probs = 1 / (1 + np.exp(3 - rng.standard_normal(labels.shape)))
+    probs[:, 10] = np.where(rng.random(8000) < 0.9, 0.001, probs[:, 10])
+    fitted = calibration.fit([StudyScores("a", np.arange(8000), probs, labels)])
+    assert np.abs(fitted.excess[11]).max() == 0 < np.abs(fitted.excess[10]).max()
+
+
 def path_of(*stretches):
     return np.repeat([r for r, _ in stretches], [n for _, n in stretches])
 

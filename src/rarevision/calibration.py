@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.signal import lfilter
-from scipy.special import gammaln
+from scipy.special import gammaln, stdtr
 
 from rarevision.labels import N_LABELS, REGIONS
 from rarevision.scores import StudyScores
@@ -28,12 +28,19 @@ FREEDOMS = (3.0, 6.0, 12.0, 100.0)  # degrees of freedom that may be chosen; the
 SAMPLE = 20_000
 LEAST = 0.1  # scale of an innovation, in logits
 CELLS, REACH = 1024, 12.0  # of the table of densities, and how far it goes beyond the means, in logits
+BINS = 64  # of the densities' excess over the curves
+TRUST = 200  # frames that are worth as much as the curve
+WORTH = 0.05  # nats a frame by which a curve must be wrong
 STRONGEST = 10.0  # nats that one frame of one label may say
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """`memory`, `share` and `freedom` [17]; `mean`, `scale` [17, STATES] of each label state's Student t."""
+    """`memory`, `share`, `freedom` [17]; `mean`, `scale` [17, STATES] of each label state's Student t.
+
+    `excess` [17, BINS, STATES]: log of the density seen in each bin over the Student t's, where that is far off, as for
+    scores that pile up at 0 or 1; `span` [17, 2]: where the bins begin and end.
+    """
 
     memory: np.ndarray
     share: np.ndarray
@@ -41,6 +48,8 @@ class Calibration:
     scale: np.ndarray
     limits: np.ndarray  # [2] logits that scores of exactly 0 and 1 count as
     freedom: np.ndarray  # degrees of freedom: how much a single odd frame is believed
+    span: np.ndarray
+    excess: np.ndarray
 
     def evidence(self, probs: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Log-likelihood of each label state against `never of late`, float32 [T, len(columns), STATES], in nats."""
@@ -51,6 +60,7 @@ class Calibration:
             low, high = self.mean[c].min() - REACH, self.mean[c].max() + REACH
             grid = np.linspace(low, high, CELLS)
             table = log_density(grid[:, None], self.mean[c], self.scale[c], self.freedom[c])
+            table += self.excess[c][_bins(grid, self.span[c])]
             table = np.clip(table - table[:, :1], -STRONGEST, STRONGEST).astype(np.float32)
             cell = np.rint((np.clip(e, low, high) - low) * ((CELLS - 1) / (high - low))).astype(np.int32)
             out[:, i] = table[cell]
@@ -60,6 +70,11 @@ class Calibration:
 def log_density(e: np.ndarray, mean: np.ndarray, scale: np.ndarray, freedom: float) -> np.ndarray:
     """Student t, up to a constant of `freedom`."""
     return -0.5 * (freedom + 1) * np.log1p(((e - mean) / scale) ** 2 / freedom) - np.log(scale)
+
+
+def _bins(e: np.ndarray, span: np.ndarray) -> np.ndarray:
+    """Bin of each innovation; the first and the last are open."""
+    return np.clip((e - span[0]) / (span[1] - span[0]) * BINS, 0, BINS - 1).astype(np.int64)
 
 
 def logits(probs: np.ndarray, limits: np.ndarray) -> np.ndarray:
@@ -146,16 +161,17 @@ def fit(studies: list[StudyScores], excerpt: int = 20_000) -> Calibration:
         common, *_ = _memory([r / (np.std(r) + 1e-6) for p in parts.values() for r in p], MEMORIES)
         for c in columns:
             memory[c], share[c], _ = _memory(parts[c], (common,))
-    mean, scale, freedom = np.empty((N_LABELS, STATES)), np.empty((N_LABELS, STATES)), np.empty(N_LABELS)
+    parts = []
     for c in range(N_LABELS):
         state = np.concatenate([states(s.labels[:, c], memory[c]) for s in studies])
         e = np.concatenate([innovation(x[:, c], memory[c], share[c]) for x in xs])
-        mean[c], scale[c], freedom[c] = _densities(e, state, gains[c], share[c])
-    return Calibration(memory, share, mean, scale, limits, freedom)
+        parts.append(_densities(e, state, gains[c], share[c]))
+    mean, scale, freedom, span, excess = (np.array(p) for p in zip(*parts, strict=True))
+    return Calibration(memory, share, mean, scale, limits, freedom, span, excess)
 
 
-def _densities(e: np.ndarray, state: np.ndarray, gain: float, share: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """Mean and scale of the innovations of each state, and the degrees of freedom common to them.
+def _densities(e: np.ndarray, state: np.ndarray, gain: float, share: float) -> tuple[np.ndarray, ...]:
+    """Mean and scale of the innovations of each state, degrees of freedom common to them, span and excess of the bins.
 
     Maximum likelihood by reweighting, from at most SAMPLE frames a state; a state with few frames is drawn towards the
     linear model: the gain, less the share of it that the trace predicts.
@@ -183,4 +199,24 @@ def _densities(e: np.ndarray, state: np.ndarray, gain: float, share: float) -> t
             likelihood += (constant + log_density(part, m, scale[s], freedom)).sum()
         if likelihood > best[0]:
             best = (likelihood, mean, scale, freedom)
-    return best[1:]
+    return *best[1:], *_excess(parts, *best[1:])
+
+
+def _excess(parts: list[np.ndarray], mean: np.ndarray, scale: np.ndarray, freedom: float) -> tuple[np.ndarray, ...]:
+    """Span of the bins and what the curves lack or have too much there, [BINS, STATES], rounded to 0.001.
+
+    0 for a state whose curve is hardly worse: where half of the frames' excess gains less than WORTH on the other half.
+    """
+    pooled = np.concatenate(parts)
+    low, high = np.quantile(pooled, [0.001, 0.999])
+    span = np.array([low - LEAST, high + LEAST])
+    edges = np.linspace(*span, BINS + 1)[1:-1]
+    out = np.zeros((BINS, STATES))
+    for s, part in enumerate(parts):
+        below = stdtr(freedom, (edges - mean[s]) / scale[s])
+        curve = np.maximum(np.diff(below, prepend=0.0, append=1.0), 1e-4)
+        counts = np.array([np.bincount(_bins(part[k::2], span), minlength=BINS) for k in (0, 1)])
+        half, whole = ((n + TRUST * curve) / (n.sum() + TRUST) / curve for n in (counts[0], counts.sum(0)))
+        if counts[1] @ np.log(half) > WORTH * max(counts[1].sum(), 1):
+            out[:, s] = np.log(whole)
+    return span, np.round(out, 3)
