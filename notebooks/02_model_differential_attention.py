@@ -159,11 +159,7 @@ cost.style.format({c: "{:.2f}" if "plain" in c else "{:,.0f}" for c in cost})
 # Multiply-adds are counted, not timed; `benchmarks/attention.py` times every form, fused and written out.
 
 # %%
-report = {
-    "cosine": agreement,
-    "lambda": {form: v.tolist() for form, v in lambdas.items()},
-    "source": config.model.source,
-}
+report = {"cosine": agreement.cosine.to_dict(), "lambda": lambdas, "source": config.model.source}
 write_json(run.path("model/report.json"), report)
 run.finish(
     [run.path("model/text_embeddings.safetensors"), run.path("model/report.json")],

@@ -66,7 +66,7 @@ def test_overrides_are_typed_and_checked(tmp_path):
     assert (c.train.epochs, c.decode.method, c.train.lr_heads, c.data.root) == (1, "ours", 1.0, "elsewhere")
     with pytest.raises(config.ConfigError, match="did you mean 'epochs'"):
         config.load(path, ["train.epoch=1"])
-    with pytest.raises(config.ConfigError, match="write section.key=value"):
+    with pytest.raises(config.ConfigError, match=r"write section\.key=value"):
         config.load(path, ["train.epochs"])
 
 

@@ -102,7 +102,7 @@ def watched() -> Iterator[None]:
 
 
 def limit_threads(count: int) -> None:
-    """Let torch use so many CPU threads; 0 leaves its own choice. Waiting for each other costs a tiny model the most."""
+    """Let torch use so many CPU threads; 0 leaves its own choice. Threads' waits cost a tiny model most."""
     if count:
         torch.set_num_threads(count)
 

@@ -112,7 +112,7 @@ def natural(name: str) -> tuple:
 def read_studies(probs_dir: str | Path, labels_dir: str | Path | None = None) -> list[StudyScores]:
     """All studies of a folder in natural order; with `labels_dir`, truth is required, frame by frame.
 
-    Where stage 03 left a manifest.json, the studies are those it names: files of an earlier test set may lie beside them.
+    Where stage 03 left a manifest.json, the studies are those it names: others are an earlier test set's.
     """
     probs_dir = Path(probs_dir)
     paths = sorted(probs_dir.glob("*.npz"), key=lambda p: natural(p.stem))
