@@ -150,8 +150,9 @@ def fit(studies: list[StudyScores], cfg: config.Config, expected: dict[str, Any]
     """
     _check(studies, 1)
     if cfg.decode.method != "paper":
-        timeline, outside = timelines.fit(studies)
-        cut = screen_cut(studies, outside, cfg.decode.screen_recall) if cfg.decode.method == "screen" else 0.0
+        screened = cfg.decode.method == "screen"
+        timeline, outside = timelines.fit(studies, "per_label" if screened else cfg.decode.compose)
+        cut = screen_cut(studies, outside, cfg.decode.screen_recall) if screened else 0.0
         return Decoder(cfg.decode, (), {}, data_hash(studies), expected or {}, timeline, cut)
     fitted = thresholding.fit(studies, cfg.threshold, cfg.decode)
     return Decoder(cfg.decode, tuple(map(float, fitted.values)), fitted.notes, data_hash(studies), expected or {})

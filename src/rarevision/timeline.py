@@ -100,7 +100,9 @@ class Timeline:
         )
 
 
-def fit(studies: list[StudyScores], timelines: list[np.ndarray] | None = None, folds: int = 5) -> tuple[Timeline, list]:
+def fit(
+    studies: list[StudyScores], compose: str = "auto", timelines: list[np.ndarray] | None = None, folds: int = 5
+) -> tuple[Timeline, list[Candidates]]:
     """Learn everything from studies with labels; `timelines` uint8 [T, 17]: more labels without scores, for structure.
 
     Returns the model and each study's candidates from presence and hit models that did not see the study (`folds`).
@@ -120,7 +122,7 @@ def fit(studies: list[StudyScores], timelines: list[np.ndarray] | None = None, f
         judge = _fit_hits(_fit_presence(learned, read, there, train), made, truths, train)
         for i in test:
             present = judge.probability(learned.presence, *read[i])
-            outside[i] = dataclasses.replace(blank, presence=judge).rank(present, made[i])
+            outside[i] = dataclasses.replace(blank, presence=judge).rank(present, made[i], compose)
     final = dataclasses.replace(_fit_hits(whole, made, truths, everyone), caution=_caution(outside, truths))
     return dataclasses.replace(blank, presence=final), outside
 
