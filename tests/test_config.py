@@ -41,7 +41,7 @@ def test_defaults_are_the_published_ones():
         ("[train]\nsampler = 'sqroot'", "is not one of 'none', 'inverse', 'sqrt'"),
         ("train = 3", r"\[train\] must be a table"),
         ("[train]\nepochs = 0", "too small"),
-        ("[model]\nattention = 'preserve'", "at most 0.5 for 'preserve'"),
+        ("[model]\nattention = 'preserve'", "for 'preserve'"),
         ("[decode]\nmedian = 4", "must be odd"),
         ("[decode", "not valid TOML"),
     ],

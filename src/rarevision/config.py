@@ -99,6 +99,7 @@ class Train:
     max_bad_steps: int = 20  # steps skipped for a non-finite loss before the run stops
     checkpoint_steps: int = 500  # steps between checkpoints within an epoch; 0 = only at an epoch's end
     gpus: int = 1  # processes started by notebook 03
+    parallel_folds: int = 1  # folds trained side by side in a process each: a tiny model on a CPU
     threads: int = 0  # CPU threads of torch; 0 = its own choice. A tiny model is several times faster on 1
     seed: int = 42
 
@@ -270,6 +271,7 @@ def _check(config: Config, where: str) -> None:
         (t.epochs >= 1 and t.batch_size >= 2 and t.accumulate >= 1, "train.epochs, batch_size, accumulate: too small"),
         (t.batch_size % (t.accumulate * max(t.gpus, 1)) == 0, "train.batch_size must divide by accumulate * gpus"),
         (t.checkpoint_steps >= 0 and t.threads >= 0, "train.checkpoint_steps and threads must not be negative"),
+        (t.parallel_folds >= 1, "train.parallel_folds must be at least 1"),
         (t.draws_per_epoch >= 0 and t.max_pos_weight >= 1, "train.draws_per_epoch >= 0 and max_pos_weight >= 1"),
         (
             0 <= t.ema < 1 and 0 <= t.smoothing < 1 and 0 <= t.shift < 1,

@@ -22,6 +22,7 @@ from rarevision import config as configuration
 from rarevision.config import Config
 from rarevision.galar import FrameIndex
 from rarevision.splits import Splits
+from rarevision.stage import write_json
 
 CONFIG, TRAIN_INDEX, TEST_INDEX = "launch.json", "index/train.parquet", "index/test.parquet"
 SPLITS, TEXT = "splits.json", "model/text_embeddings.safetensors"
@@ -40,12 +41,19 @@ def launch(module: str, config: Config, run_dir: str | Path, processes: int, *ar
     """Run `python -m MODULE` in several processes of this machine; LaunchError where one fails."""
     run_dir = Path(run_dir)
     path = run_dir / CONFIG
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(config.as_dict(), indent=1) + "\n")
-    if torch.cuda.is_available():
+    write_json(path, config.as_dict())
+    if processes == 1:
+        command = []
+    elif torch.cuda.is_available():
         command = ["accelerate.commands.launch", "--num_processes", str(processes), "--num_machines", "1"]
-        command += ["--multi_gpu"] if processes > 1 else []
-        command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--module"]  # the module decides itself
+        command += [
+            "--multi_gpu",
+            "--mixed_precision",
+            "no",
+            "--dynamo_backend",
+            "no",
+            "--module",
+        ]  # the module decides itself
     else:  # accelerate's own launcher starts a single process where there is no GPU
         command = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(processes), "--module"]
     command = [sys.executable, "-m", *command, module, "--config", str(path), "--run-dir", str(run_dir), *arguments]

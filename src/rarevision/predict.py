@@ -10,6 +10,7 @@ while the models, its frames and the settings stay the same. Studies are dealt t
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +41,7 @@ class _Study:
     def __init__(self, study: str, rows: np.ndarray, out_dir: Path):
         self.study, self.rows, self.filled = study, rows, 0
         self.probs = np.zeros((len(rows), N_LABELS), np.float32)
-        self.scratch = out_dir / f".{study}.embeddings.npy"
+        self.out_dir = out_dir
         self.embeddings: np.ndarray | None = None
         self.bad: dict[int, str] = {}  # position -> "path: reason"
         self.started = time.perf_counter()
@@ -53,7 +54,8 @@ class _Study:
         if scored.embeddings is not None:
             if self.embeddings is None:
                 shape = (len(self.rows), scored.embeddings.shape[1])
-                self.embeddings = np.lib.format.open_memmap(self.scratch, "w+", np.float16, shape)
+                scratch = tempfile.TemporaryFile(dir=self.out_dir)  # nameless: gone however the process ends
+                self.embeddings = np.memmap(scratch, np.float16, "w+", shape=shape)
             self.embeddings[here] = scored.embeddings[there]
         self.bad |= {self.filled + i: r for i, r in enumerate(scored.reasons[there]) if r}
         self.filled += n
@@ -73,7 +75,6 @@ class _Study:
 
     def close(self) -> None:
         self.embeddings = None
-        self.scratch.unlink(missing_ok=True)
 
 
 def predict(

@@ -6,6 +6,7 @@ accelerate launch --num_processes 4 -m rarevision.training --config CONFIG.json 
 import hashlib
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from rarevision.stage import Stage, code_hash, digest
 FREE = {
     "data": {"root", "test_root", "test_truth", "labels", "cache_root", "workers", "max_bad_share"},
     "model": set(),
-    "train": {"gpus", "threads", "accumulate", "checkpoint_steps", "max_bad_steps", "patience"},
+    "train": {"gpus", "threads", "parallel_folds", "accumulate", "checkpoint_steps", "max_bad_steps", "patience"},
 }
 
 
@@ -99,20 +100,27 @@ def train_folds(
     force: bool = False,
     progress: bool = True,
 ) -> pd.DataFrame:
-    """Train every fold in turn, here or, where `train.gpus` > 1, in that many processes; all histories, with `fold`.
+    """Train every fold, here or in own processes (`train.gpus`, `train.parallel_folds`); all histories, with `fold`.
 
     The launched processes read the run's folder (see launch.py), not the arguments.
     """
-    histories = []
-    for fold in range(splits.n_folds):
-        if config.train.gpus > 1 and not launch.launched():
-            arguments = ["--fold", str(fold), "--data-key", data_key, *(["--force"] if force else [])]
-            launch.launch("rarevision.training", config, run_dir, config.train.gpus, *arguments)
-            table = history(Path(run_dir) / "folds" / str(fold))
-        else:
-            table = train_fold(config, index, reader, splits, fold, text_embeddings, run_dir, data_key, force, progress)
-        histories.append(table.assign(fold=fold))
-    return pd.concat(histories, ignore_index=True)
+    t, run_dir = config.train, Path(run_dir)
+
+    def in_processes(fold: int) -> pd.DataFrame:
+        arguments = ["--fold", str(fold), "--data-key", data_key, *(["--force"] if force else [])]
+        launch.launch("rarevision.training", config, run_dir, t.gpus, *arguments)
+        return history(run_dir / "folds" / str(fold))
+
+    def here(fold: int) -> pd.DataFrame:
+        return train_fold(config, index, reader, splits, fold, text_embeddings, run_dir, data_key, force, progress)
+
+    apart = max(t.gpus, t.parallel_folds) > 1 and not launch.launched()
+    if apart:  # the threads only wait for their processes
+        with ThreadPoolExecutor(t.parallel_folds) as pool:
+            histories = list(pool.map(in_processes, range(splits.n_folds)))
+    else:
+        histories = [here(fold) for fold in range(splits.n_folds)]
+    return pd.concat([table.assign(fold=fold) for fold, table in enumerate(histories)], ignore_index=True)
 
 
 def history(folder: str | Path) -> pd.DataFrame:
