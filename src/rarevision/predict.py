@@ -54,8 +54,8 @@ class _Study:
         if scored.embeddings is not None:
             if self.embeddings is None:
                 shape = (len(self.rows), scored.embeddings.shape[1])
-                scratch = tempfile.TemporaryFile(dir=self.out_dir)  # nameless: gone however the process ends
-                self.embeddings = np.memmap(scratch, np.float16, "w+", shape=shape)
+                with tempfile.TemporaryFile(dir=self.out_dir) as scratch:  # nameless: gone however the process ends
+                    self.embeddings = np.memmap(scratch, np.float16, "w+", shape=shape)
             self.embeddings[here] = scored.embeddings[there]
         self.bad |= {self.filled + i: r for i, r in enumerate(scored.reasons[there]) if r}
         self.filled += n
