@@ -386,7 +386,9 @@ def test_odd_heads_are_refused(form):
 
 
 def test_odd_heads_are_fine_where_none_are_paired():
-    replace(timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=32, depth=1), "preserve", lambda_init=0.5)
+    odd = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=32, depth=1)
+    replace(odd, "preserve", lambda_init=0.5)
+    assert odd.blocks[0].attn.lambda_gain.shape == (3,)
 
 
 def test_other_trunks_and_names_are_refused():
