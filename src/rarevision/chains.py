@@ -35,8 +35,11 @@ def _messages(e: np.ndarray, transition: np.ndarray, initial: np.ndarray) -> tup
     """Normalised forward messages [L, C, B, S], what enters each block from either side, and log evidence [C]."""
     length, chains, blocks, states = e.shape
     product = np.broadcast_to(np.eye(states, dtype=np.float32), (chains, blocks, states, states)).copy()
+    other = np.empty_like(product)  # two arrays in turn: a fresh one for every step would cost more than the product
+    flat = (chains, blocks * states, states)
     for step in range(length):
-        product = (product.reshape(chains, blocks * states, states) @ transition).reshape(product.shape)
+        np.matmul(product.reshape(flat), transition, out=other.reshape(flat))
+        product, other = other, product
         product *= e[step][:, :, None, :]
         if step % 3 == 2 or step == length - 1:  # exp(+-3 * LIMIT) still fits float32
             product /= product.reshape(chains, blocks, -1).max(2)[..., None, None]
