@@ -64,7 +64,7 @@ print(f"{len(index):,} frames to learn from, {len(test):,} to predict")
 # ## Learning
 
 # %%
-key = galar.fingerprint(run.data("root"))
+key = run.fingerprint("root")
 history = training.train_folds(config, index, train_frames, parts, text, run.dir, key, FORCE)
 
 # %%

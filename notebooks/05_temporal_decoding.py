@@ -48,7 +48,7 @@ run = pipeline.start("05_temporal_decoding", CONFIG, DATA_ROOT, TEST_ROOT, RUN_D
 config = run.config
 run.need("thresholds.json", "04_threshold_tuning")
 studies = scores.read_studies(run.path("probs/oof"), run.path("labels/oof"))
-truth = {s.study: events.from_label_sets(s.frame, s.labels) for s in studies}
+truth = decoding.truth_events(studies)
 
 # %% [markdown]
 # ## Published decoder, ours, and silence

@@ -46,14 +46,8 @@ def launch(module: str, config: Config, run_dir: str | Path, processes: int, *ar
         command = []
     elif torch.cuda.is_available():
         command = ["accelerate.commands.launch", "--num_processes", str(processes), "--num_machines", "1"]
-        command += [
-            "--multi_gpu",
-            "--mixed_precision",
-            "no",
-            "--dynamo_backend",
-            "no",
-            "--module",
-        ]  # the module decides itself
+        # the module decides on the precision itself
+        command += ["--multi_gpu", "--mixed_precision", "no", "--dynamo_backend", "no", "--module"]
     else:  # accelerate's own launcher starts a single process where there is no GPU
         command = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(processes), "--module"]
     command = [sys.executable, "-m", *command, module, "--config", str(path), "--run-dir", str(run_dir), *arguments]

@@ -7,7 +7,6 @@ A notebook begins with `run = pipeline.start("03_training", CONFIG, ...)` and en
 the same manifest from Jupyter as under papermill.
 """
 
-import json
 import os
 import resource
 import shlex
@@ -90,7 +89,7 @@ class Run:
         for pattern in step.files:
             found = sorted(p for p in self.dir.glob(pattern) if p.is_file() and not p.name.startswith("."))
             key[pattern] = digest([(p.relative_to(self.dir).as_posix(), sha256(p)) for p in found])
-        if "test_truth" in table["data"] and table["data"]["test_truth"]:
+        if self.config.data.test_truth:
             truth = self.data("test_truth")
             key["data.test_truth"] = sha256(truth) if truth.exists() else "absent"
         return key
@@ -101,11 +100,13 @@ class Run:
         self._stage.path.unlink(missing_ok=True)
         return self
 
+    def fingerprint(self, field: str) -> str:
+        """`galar.fingerprint` of a data folder as the stage began; the walk over all files is not made again."""
+        return self._stage.key[f"data.{field}"]
+
     def finish(self, outputs: Iterable[str | Path] = (), **notes: Any) -> None:
         """Write the manifest; call it last."""
-        peak = (
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        )
+        peak = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         # the key is taken at the start: what changed while the stage ran is not what it was made from
         path = self._stage.finish(outputs, peak_memory_mb=peak // 1024, config=self.config.as_dict(), **notes)
         print(f"{self.name} is done: {shown(path)}")
@@ -282,7 +283,7 @@ def main(arguments: list[str], environ: dict[str, str]) -> int:
             f"{name}: the notebook ended without a manifest ({shown(stage.path)}), so it is not done", file=sys.stderr
         )
         return 1
-    print(f"{name}: {time.time() - began:.0f} s, peak {json.dumps(manifest['notes'].get('peak_memory_mb'))} MB")
+    print(f"{name}: {time.time() - began:.0f} s, peak {manifest['notes']['peak_memory_mb']} MB")
     return 0
 
 

@@ -101,7 +101,8 @@ def predict(
     limit_threads(config.train.threads)
     rows = {s: np.arange(index.rows(s).start, index.rows(s).stop)[:: p.step] for s in studies}
     mine = deal([len(rows[s]) for s in studies], state.num_processes)[state.process_index]
-    keys = {studies[i]: _key(index, studies[i], rows[studies[i]], config, identity) for i in mine}
+    code = code_hash(__file__)
+    keys = {studies[i]: _key(index, rows[studies[i]], config, identity, code) for i in mine}
     todo = [s for s in keys if not _done(out_dir, s, keys[s], labels_dir if index.labels is not None else None)]
     if todo:
         models = [m.to(device).eval() for m in models]
@@ -145,7 +146,7 @@ def deal(sizes: Sequence[int], hands: int) -> list[list[int]]:
     return [sorted(d) for d in dealt]
 
 
-def _key(index: FrameIndex, study: str, rows: np.ndarray, config: Config, identity: Any) -> str:
+def _key(index: FrameIndex, rows: np.ndarray, config: Config, identity: Any, code: str) -> str:
     """What a study's scores are made from: models, settings, code, and its frame files by name, size and time."""
     folder = index.path(int(rows[0])).parent
     files = sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in os.scandir(folder) if e.is_file())
@@ -155,7 +156,7 @@ def _key(index: FrameIndex, study: str, rows: np.ndarray, config: Config, identi
             identity,
             [p.step, p.flips, p.embeddings, p.precision],
             [d.cache, d.cache_size, d.cache_quality, d.field_of_view, d.harmonise, d.max_bad_share],
-            code_hash(__file__),
+            code,
             index.frame[rows].tolist(),
             files,
         ]
