@@ -33,18 +33,34 @@ STEPS: tuple[tuple[str, str, bool, Step], ...] = (
 )
 
 
-def cross_validate(studies: list[StudyScores], cfg: config.Config) -> dict[str, Events]:
-    """Events per step, out of fold by `cfg.decode`'s folds; "silence" first."""
+def fits(studies: list[StudyScores], cfg: config.Config) -> list[tuple[Timeline, list[StudyScores]]]:
+    """Per fold of `cfg.decode`: a timeline, and the studies that it never saw."""
     folds = assign_folds(studies, cfg.decode.folds, cfg.decode.seed)
-    steps: dict[str, Events] = {name: {} for name in ("silence", *(s[0] for s in STEPS))}
-    for k in sorted(set(folds.values())):
-        fitted, _ = timeline.fit([s for s in studies if folds[s.study] != k])
-        for study in (s for s in studies if folds[s.study] == k):
-            steps["silence"][study.study] = []
-            region, found = fitted.read(study.probs)
-            present, proposals = fitted.propose(region, found)
+    return [
+        (timeline.fit([s for s in studies if folds[s.study] != k])[0], [s for s in studies if folds[s.study] == k])
+        for k in sorted(set(folds.values()))
+    ]
+
+
+def steps(fitted: list[tuple[Timeline, list[StudyScores]]]) -> dict[str, Events]:
+    """Events of every study of `fits` after each step; "silence" first."""
+    found: dict[str, Events] = {name: {} for name in ("silence", *(s[0] for s in STEPS))}
+    for line, studies in fitted:
+        for study in studies:
+            found["silence"][study.study] = []
+            present, proposals = line.propose(*line.read(study.probs))
             for name, compose, doubtful, step in STEPS:
                 kept = proposals if doubtful else [p.sure() for p in proposals]
-                chosen = step(fitted, fitted.rank(present, kept, compose))
-                steps[name][study.study] = to_events(study.frame, chosen)
-    return {name: {s.study: events[s.study] for s in studies} for name, events in steps.items()}
+                found[name][study.study] = to_events(study.frame, step(line, line.rank(present, kept, compose)))
+    return found
+
+
+def probabilities(fitted: list[tuple[Timeline, list[StudyScores]]]) -> dict[str, np.ndarray]:
+    """What the decoder makes of the scores of every study of `fits`: P(label) of each frame, float [T, 17]."""
+    found = {}
+    for line, studies in fitted:
+        for study in studies:
+            region, rest = line.read(study.probs)
+            present, _ = line.propose(region, rest)
+            found[study.study] = np.concatenate([region.posterior, rest.on * present[len(REGIONS) :]], axis=1)
+    return found
