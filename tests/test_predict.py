@@ -1,4 +1,6 @@
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -218,18 +220,71 @@ def test_scores_are_of_the_averaged_weights_of_the_best_epoch(world, trained):
     assert meta["best"]["epoch"] == meta["epoch"]
 
 
-def test_two_processes_share_the_studies(world, trained):
-    """As notebook 03 asks for them, with train.gpus = 2."""
+@pytest.fixture
+def scored(world, trained):
+    """The scores of one process, by file; the files are taken away again."""
     test = (world.index, world.reader)
-    reference = predict.predict_folds(world.config, world.index, world.reader, world.splits, trained, test, False)
-    expected = {p: read_probs(p)[1] for p in (trained / "probs").rglob("*.npz")}
-    for path in (*expected, *(p.with_suffix(".json") for p in expected)):
-        path.unlink()
-    settings = world.but(train={"gpus": 2})
-    found = predict.predict_folds(settings.config, world.index, None, world.splits, trained, test, False)
+    predict.predict_folds(world.config, world.index, world.reader, world.splits, trained, test, False)
+    probs = {p: read_probs(p)[1] for p in (trained / "probs").rglob("*.npz")}
+    shutil.rmtree(trained / "probs")
+    return probs
+
+
+# Stands in for rarevision.predict in launched processes: each says which study it scores; one may die at a study.
+SAYING = """
+import os, signal, sys
+from rarevision import predict
+finish = predict._finish
+def saying(done, index, out_dir, *rest):
+    rank = predict.processes().process_index
+    if f"{rank} {out_dir.name} {done.study}" == os.environ.get("DIES"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    finish(done, index, out_dir, *rest)
+    print(f"RANK {rank} {out_dir.name} {done.study}", flush=True)
+predict._finish = saying
+sys.exit(predict.main(sys.argv[1:]))
+"""
+
+
+def two_ranks(world, trained, folder, monkeypatch, capfd, dies="") -> list[str]:
+    """Predict as notebook 03 asks for it with train.gpus = 2; returns "rank part study" of each study scored."""
+    (folder / "saying.py").write_text(SAYING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("DIES", dies)
+    real = launch.launch
+    monkeypatch.setattr(launch, "launch", lambda _, *rest: real("saying", *rest))
+    settings, test = world.but(train={"gpus": 2}), (world.index, None)
+    capfd.readouterr()
+    try:
+        predict.predict_folds(settings.config, world.index, None, world.splits, trained, test, False)
+    finally:
+        monkeypatch.undo()
+        said = [line[5:] for line in capfd.readouterr().out.splitlines() if line.startswith("RANK ")]
+    return said
+
+
+def test_two_processes_share_the_studies(world, trained, scored, tmp_path, monkeypatch, capfd):
+    said = two_ranks(world, trained, tmp_path, monkeypatch, capfd)
+    assert sorted(line[2:] for line in said) == sorted(f"{p.parent.name} {p.stem}" for p in scored)  # each once
+    assert {line[0] for line in said} == {"0", "1"}
+    for path, probs in scored.items():
+        np.testing.assert_allclose(read_probs(path)[1], probs, atol=1e-6)
     for part in ("oof", "test"):
-        assert found[part]["studies"].keys() == reference[part]["studies"].keys()
-    for path, probs in expected.items():
+        manifest = json.loads((trained / "probs" / part / "manifest.json").read_text())
+        assert list(manifest["studies"]) and set(manifest["studies"]) == set(world.index.studies)
+
+
+def test_a_rank_that_dies_costs_what_it_was_at(world, trained, scored, tmp_path, monkeypatch, capfd):
+    with pytest.raises(launch.LaunchError, match=r"ended with exit code \d+; see its output"):
+        two_ranks(world, trained, tmp_path, monkeypatch, capfd, dies="1 test 4")
+    kept = {p: p.stat().st_mtime_ns for p in (trained / "probs").rglob("*.npz")}
+    assert {p for p in scored if p.parent.name == "oof"} < kept.keys()
+    assert trained / "probs/test/2.npz" in kept and trained / "probs/test/4.npz" not in kept
+    assert not list((trained / "probs").rglob(".*"))  # nor does it leave anything behind
+    test = (world.index, world.reader)
+    predict.predict_folds(world.config, world.index, world.reader, world.splits, trained, test, False)
+    assert all(p.stat().st_mtime_ns == time for p, time in kept.items())
+    for path, probs in scored.items():
         np.testing.assert_allclose(read_probs(path)[1], probs, atol=1e-6)
 
 

@@ -13,10 +13,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
@@ -95,7 +97,7 @@ def predict(
     undecodable: they get their nearest neighbour's scores and are listed as `bad`; more raise PredictError. Under
     several processes each scores its share of the studies, and all return the whole.
     """
-    out_dir, state = Path(out_dir), PartialState()
+    out_dir, state = Path(out_dir), processes()
     out_dir.mkdir(parents=True, exist_ok=True)
     p, device = config.predict, state.device
     limit_threads(config.train.threads)
@@ -133,6 +135,18 @@ def predict(
                 current.close()
     state.wait_for_everyone()
     return {s: json.loads((out_dir / f"{s}.json").read_text()) for s in studies}
+
+
+def processes() -> PartialState:
+    """This process among those launched together; they may finish days apart.
+
+    accelerate counts processes without a GPU only where it is told `cpu`: else each takes itself for the only one,
+    and all of them score every study, into each other's files.
+    """
+    state = PartialState(cpu=launch.launched() and not torch.cuda.is_available(), timeout=timedelta(days=7))
+    if state.num_processes != int(os.environ.get("WORLD_SIZE", 1)):
+        raise PredictError(f"{os.environ['WORLD_SIZE']} processes were launched, accelerate sees {state.num_processes}")
+    return state
 
 
 def deal(sizes: Sequence[int], hands: int) -> list[list[int]]:
@@ -260,7 +274,7 @@ def predict_here(
             "bad_frames": sum(len(facts["bad"]) for facts in found.values()),
             "seconds": round(seconds, 2),  # of all processes together, when each study was scored
         }
-        if PartialState().is_main_process:
+        if processes().is_main_process:
             write_json(run_dir / "probs" / part / "manifest.json", manifests[part])
     return manifests
 
