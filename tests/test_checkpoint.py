@@ -71,6 +71,15 @@ def test_full_disk_is_reported_and_nothing_lost(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == [FILE, "meta.json"]  # no temporary file either
 
 
+def test_what_a_killed_process_left_is_cleared_away(tmp_path):
+    left, other = tmp_path / ".checkpoint.123.456.tmp.safetensors", tmp_path / ".other.123.456.tmp.safetensors"
+    left.touch()
+    other.touch()
+    checkpoint.save(tmp_path, tensors(1), {"step": 1})
+    assert not left.exists()
+    assert other.exists()
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_link_keeps_what_source_was(tmp_path, monkeypatch, links):
     if not links:

@@ -140,6 +140,28 @@ def test_stopped_at_a_step_it_resumes_bit_equal(world, whole, tmp_path, monkeypa
     assert same(checkpoint.load(tmp_path / "folds/0/best")[0], checkpoint.load(whole[0] / "folds/0/best")[0])
 
 
+@pytest.mark.parametrize("at", [0, 3, 7, 9, 10, 12])
+def test_killed_between_two_renames_it_resumes_bit_equal(world, whole, tmp_path, monkeypatch, at):
+    """Every file comes into place by a rename; nothing is done after one of them, as after a kill."""
+    settings, done, rename = world.but(train={"checkpoint_steps": 1}), [], os.replace
+
+    def dying(source, target):
+        if len(done) >= at:
+            raise Killed
+        done.append(target)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", dying)
+    with pytest.raises(Killed):
+        train(settings, tmp_path)
+    monkeypatch.setattr(os, "replace", rename)
+    train(settings, tmp_path)
+    for which in ("last", "best"):
+        found, expected = (checkpoint.load(run / "folds/0" / which)[0] for run in (tmp_path, whole[0]))
+        assert same(found, expected), which
+    assert log(tmp_path) == log(whole[0])
+
+
 def test_killed_process_resumes_bit_equal(world, whole, tmp_path, capsys):
     """SIGKILL, in another process, as soon as a checkpoint within an epoch is there."""
     settings = world.but(train={"checkpoint_steps": 1})
@@ -194,13 +216,20 @@ def test_two_processes_give_the_losses_of_one(world, tmp_path):
         torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-5)
 
 
-def test_a_non_finite_loss_is_named_skipped_and_counted(world, tmp_path, monkeypatch, capsys):
+POISON = {
+    "loss": lambda logits: logits.sum() * float("nan"),
+    "gradient": lambda logits: (logits.sum() * 0).sqrt(),  # 0, whose gradient is 0 times infinity
+}
+
+
+@pytest.mark.parametrize("what", POISON)
+def test_what_is_not_finite_is_named_skipped_and_counted(world, tmp_path, monkeypatch, capsys, what):
     loss, calls = fold.Loss.__call__, []
 
     def poisoned(self, output, labels, smoothing=True):
         total, parts = loss(self, output, labels, smoothing)
         calls.append(1)
-        return (total * float("nan"), parts) if len(calls) == 2 else (total, parts)
+        return (total + POISON[what](output.logits) if len(calls) == 2 else total), parts
 
     monkeypatch.setattr(fold.Loss, "__call__", poisoned)
     states, step = [], fold.Fold._step
@@ -219,11 +248,11 @@ def test_a_non_finite_loss_is_named_skipped_and_counted(world, tmp_path, monkeyp
     entry = next(e for e in log(tmp_path) if e["event"] == "skipped")
     frames = sorted((world.index.studies[world.index.study_of(r)], int(world.index.frame[r])) for r in rows.tolist())
     assert sorted((s, f) for s, fs in entry["frames"].items() for f in fs) == frames
-    assert entry["step"] == 1
+    assert (entry["step"], entry["what"]) == (1, what)
     assert history.skipped_steps.tolist() == [1]
     assert np.isfinite(history.loss).all()
     said = capsys.readouterr().out
-    assert "step 1 of epoch 1 skipped, its loss is not finite: study" in said
+    assert f"step 1 of epoch 1 skipped, its {what} is not finite: study" in said
 
 
 def test_a_run_that_keeps_failing_stops(world, tmp_path, monkeypatch):
@@ -239,6 +268,51 @@ def test_early_stopping(world, tmp_path, monkeypatch):
     assert history.epoch.tolist() == [1, 2, 3, 4]
     assert last(tmp_path)[1]["best"] == {"epoch": 2, "ap": 0.6}
     assert checkpoint.load(tmp_path / "folds/0/best")[1]["epoch"] == 2
+
+
+def test_killed_after_the_last_epoch_it_still_stops_early(world, tmp_path, monkeypatch):
+    values = iter([0.5, 0.4, 0.9])
+    monkeypatch.setattr(fold, "average_precision", lambda *_: np.full(17, next(values)))
+    save = fold.Fold._save
+
+    def dying(self, finished=False):
+        if finished:
+            raise Killed
+        save(self)
+
+    monkeypatch.setattr(fold.Fold, "_save", dying)
+    settings = world.but(train={"epochs": 3, "patience": 1})
+    with pytest.raises(Killed):
+        train(settings, tmp_path)
+    monkeypatch.setattr(fold.Fold, "_save", save)
+    assert train(settings, tmp_path).epoch.tolist() == [1, 2]
+
+
+def test_a_line_per_epoch_and_a_bar_with_speed_and_time_left(world, tmp_path, capsys):
+    settings = world.but(train={"epochs": 2})
+    training.train_fold(
+        settings.config, world.index, world.reader, world.splits, 0, world.text, tmp_path, progress=True
+    )
+    said = capsys.readouterr()
+    lines = [line for line in said.out.splitlines() if "validation" in line]
+    assert [line.split("  ")[0] for line in lines] == ["fold 0: epoch 1/2", "fold 0: epoch 2/2"]
+    assert all(line.endswith("frames/s") and "AP 0." in line for line in lines)
+    assert "fold 0 epoch 2/2" in said.err and "frame/s]" in said.err and "/48 [" in said.err
+
+
+def test_a_disk_that_fails_elsewhere_is_one_clear_error(world, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device", "metrics.jsonl")
+
+    monkeypatch.setattr(fold.Fold, "_note", full)
+    with pytest.raises(TrainingError, match=r"fold 0: .*No space left on device.*metrics.jsonl.*run again"):
+        train(world, tmp_path)
+
+
+def test_half_precision_keeps_weights_and_averages_in_fp32(world, tmp_path):
+    history = train(world.but(train={"epochs": 1, "precision": "bf16"}), tmp_path)
+    assert np.isfinite(history.loss).all() and history.skipped_steps.tolist() == [0]
+    assert {str(v.dtype) for v in last(tmp_path)[0].values()} == {"torch.float32", "torch.int64"}
 
 
 @pytest.mark.parametrize("workers", [0, 1])

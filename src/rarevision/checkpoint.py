@@ -35,6 +35,8 @@ def save(folder: str | Path, tensors: dict[str, torch.Tensor], meta: dict[str, A
     header = {"meta": json.dumps(meta, allow_nan=False), "crc32": str(checksum(tensors))}
     target = folder / FILE
     try:
+        for left in folder.glob(f".{target.stem}.*.tmp{target.suffix}"):  # a killed process's, as large as a checkpoint
+            left.unlink(missing_ok=True)
         with atomic(target) as temporary:
             save_file(tensors, temporary, metadata=header)
             # only now, with the new file whole beside it, does the old one give up its name
@@ -74,12 +76,18 @@ def load(folder: str | Path, prefix: str = "") -> tuple[dict[str, torch.Tensor],
 def link(source: str | Path, target: str | Path) -> None:
     """Make `target` the checkpoint that `source` is now, without a second copy where the disk has hard links."""
     source, target = Path(source), Path(target)
-    with atomic(target / FILE) as temporary:
-        try:
-            os.link(source / FILE, temporary)
-        except OSError:
-            shutil.copyfile(source / FILE, temporary)
-    shutil.copyfile(source / "meta.json", target / "meta.json")
+    try:
+        with atomic(target / FILE) as temporary:
+            try:
+                os.link(source / FILE, temporary)
+            except OSError:
+                shutil.copyfile(source / FILE, temporary)
+        with atomic(target / "meta.json") as temporary:
+            shutil.copyfile(source / "meta.json", temporary)
+    except OSError as error:
+        raise CheckpointError(
+            f"{target}: could not be written ({error}). Free space on the disk and run again"
+        ) from error
 
 
 def remove(folder: str | Path) -> None:

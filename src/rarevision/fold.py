@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 from tqdm.auto import tqdm
@@ -72,6 +73,7 @@ class Fold:
         self.config, self.index, self.fold, self.folder, self.progress = config, index, fold, folder, progress
         t = self.train = config.train
         limit_threads(t.threads)
+        AcceleratorState._reset_state()  # else a process keeps the precision of its first fold
         self.accelerator = Accelerator(
             mixed_precision=mixed_precision(t.precision, torch.device("cuda" if torch.cuda.is_available() else "cpu")),
             log_with="tensorboard",
@@ -179,7 +181,9 @@ class Fold:
         checkpoint.load_optimizer(self.optimizer, part("optimizer."))
         for name in ("epoch", "step", "bad_steps", "sums", "log", "best"):
             setattr(self, name, meta[name])
-        if self.main and self.step == 0 and self.best["epoch"] == self.epoch:  # killed before `best` was made
+        self.accelerator.wait_for_everyone()  # all have read it
+        if self.main and self.step == 0 and self.best["epoch"] == self.epoch:  # perhaps killed before `best` was made
+            self._save(meta["finished"])  # `last` may be damaged, or gone: what was read was then the one before
             checkpoint.link(self.folder / "last", self.folder / "best")
         if not meta["finished"]:
             self._say(f"resumed at epoch {self.epoch + 1}, step {self.step} of {self.draws.steps}")
@@ -200,14 +204,24 @@ class Fold:
 
     def run(self) -> None:
         self.accelerator.init_trackers("tensorboard")
-        stopped = False
-        while self.epoch < self.train.epochs and not stopped:
-            began, done = time.perf_counter(), self.sums[3]
-            with watched():
-                self._train_epoch()
-                rate = (self.draws.steps - done) * self.train.batch_size / max(time.perf_counter() - began, 1e-9)
-                stopped = self._end_epoch(rate)
+        try:
+            while self.epoch < self.train.epochs and not self._stopped():
+                began, start = time.perf_counter(), self.step
+                with watched():
+                    self._train_epoch()
+                    rate = (self.draws.steps - start) * self.train.batch_size / max(time.perf_counter() - began, 1e-9)
+                    self._end_epoch(rate)
+        except OSError as error:
+            raise TrainingError(
+                f"fold {self.fold}: {error}; its checkpoints are kept: mend it and run again"
+            ) from error
+        if self.epoch < self.train.epochs:
+            self._say(f"no better for {self.train.patience} epochs: stopped, best is epoch {self.best['epoch']}")
         self._save(finished=True)
+
+    def _stopped(self) -> bool:
+        """Whether it is time to stop early: of the state alone, so that a resumed run decides alike."""
+        return 0 < self.train.patience <= self.epoch - max(self.best["epoch"], 0)
 
     def _parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for images, labels, rows, reasons in self.batches:
@@ -300,8 +314,8 @@ class Fold:
                 "rates, or look at those frames"
             )
 
-    def _end_epoch(self, rate: float) -> bool:
-        """Validate the averaged model, log one line, save; True when it is time to stop early."""
+    def _end_epoch(self, rate: float) -> None:
+        """Validate the averaged model, log one line, save."""
         loss, probs = self._validate()
         ap = average_precision(self.index.labels[self.validation], probs)  # NaN where a class has no positives
         mean, anatomy, findings = (
@@ -343,10 +357,6 @@ class Fold:
         self._save()
         if improved and self.main:
             checkpoint.link(self.folder / "last", self.folder / "best")
-        stop = bool(self.train.patience) and self.epoch - self.best["epoch"] >= self.train.patience
-        if stop and self.epoch < self.train.epochs:
-            self._say(f"no better for {self.train.patience} epochs: stopped, best is epoch {self.best['epoch']}")
-        return stop
 
     def _validate(self) -> tuple[float, np.ndarray]:
         """Mean hard-label loss and probabilities [N, 17] of the averaged model over the validation frames."""
