@@ -5,6 +5,7 @@ import io
 import multiprocessing.reduction
 import os
 import pickle
+import re
 import shutil
 import signal
 import struct
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import open_clip
 import pytest
 import torch
 from hypothesis import given, settings
@@ -28,8 +30,10 @@ from torch.utils.data import DataLoader
 from rarevision import cache as caches
 from rarevision.config import Data
 from rarevision.frames import CacheError, FrameDataset, FrameError, Plain, build_cache, read_image, reader
-from rarevision.galar import FrameIndex, read_test
+from rarevision.galar import FrameIndex, fingerprint, read_test
 from rarevision.image import decode, resize, shrink, square
+
+REAL = Path(__file__).parents[2] / "shared" / "real_frames"
 
 
 def picture(seed=0, height=48, width=48) -> np.ndarray:
@@ -110,7 +114,7 @@ def test_each_kind_of_broken_file_is_named(tmp_path, name):
     assert caught.value.path == path and pickle.loads(pickle.dumps(caught.value)).reason == caught.value.reason
 
 
-def test_vanished_linked_unreadable(tmp_path, monkeypatch):
+def test_vanished_or_linked(tmp_path):
     with pytest.raises(FrameError, match=r"x\.png: vanished"):
         read_image(tmp_path / "x.png")
     (tmp_path / "y.png").symlink_to(tmp_path / "nowhere.png")
@@ -120,12 +124,14 @@ def test_vanished_linked_unreadable(tmp_path, monkeypatch):
     with pytest.raises(FrameError, match=r"z\.png: cannot be read"):
         read_image(tmp_path / "z.png")
 
-    def refuse(*_, **__):
-        raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("builtins.open", refuse)
-    with pytest.raises(FrameError, match=r"x\.png: no permission"):
-        read_image(tmp_path / "x.png")
+def test_unreadable_permission(forbidding):
+    path = forbidding / "x.png"
+    path.write_bytes(PNG)
+    assert read_image(path).shape == (48, 48, 3)
+    path.chmod(0)
+    with pytest.raises(FrameError, match=r"x\.png: no permission to read it"):
+        read_image(path)
 
 
 @settings(max_examples=150, deadline=None)
@@ -143,18 +149,38 @@ def test_no_truncation_passes(png, jpeg):
             decode(data)
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "size"), [(480, 480, 256), (512, 512, 224), (336, 336, 256), (300, 400, 96)]
-)
-def test_resize_is_pils_bicubic(height, width, size):
-    """open_clip's transform resizes with PIL's antialiased bicubic: within 1 grey level on average, and never far."""
+@pytest.mark.parametrize(("height", "width"), [(480, 480), (336, 336), (300, 400), (401, 300)])
+def test_evaluation_is_open_clips_own_transform(height, width):
+    theirs = open_clip.image_transform(224, is_train=False, mean=(0, 0, 0), std=(1, 1, 1))
+    image = picture(2, height, width)
+    expected = 255 * theirs(Image.fromarray(image)).permute(1, 2, 0).numpy()
+    difference = np.abs(square(image, 224) - expected)
+    assert difference.mean() < 0.1 and difference.max() <= 2
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="real exams are not beside the checkout")
+def test_real_frames_through_the_cache_are_within_a_grey_level(tmp_path):
+    """By way of the 256 px JPEG, or straight to 224 px as open_clip does: compression and second resizing counted."""
+    for study in read_test(REAL, progress=False)[0].studies:
+        (tmp_path / "set" / study).mkdir(parents=True)
+        for path in sorted((REAL / study).iterdir())[::40][:2]:
+            shutil.copy(path, tmp_path / "set" / study)
+    index, _ = read_test(tmp_path / "set", progress=False)
+    cache = build_cache(index, Data(cache_root=str(tmp_path / "cache"), workers=1), progress=False)
+    theirs = open_clip.image_transform(224, is_train=False, mean=(0, 0, 0), std=(1, 1, 1))
+    frames, differences = FrameDataset(index, cache, 224), []
+    for row in range(len(index)):
+        expected = 255 * theirs(Image.open(index.path(row))).numpy()
+        differences.append(np.abs(frames[row][0].numpy() - expected).mean())
+    assert len(differences) == 8 and np.mean(differences) < 1
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(480, 480, 256), (512, 512, 224), (300, 400, 96)])
+def test_shrinking_is_pils_bicubic(height, width, size):
     image = picture(1, height, width)
-    ours = square(image, size)
-    scale = size / min(height, width)
-    theirs = Image.fromarray(image).resize((round(width * scale), round(height * scale)), Image.Resampling.BICUBIC)
-    left = (theirs.width - size) // 2
-    theirs = np.asarray(theirs)[:size, left : left + size]
-    difference = np.abs(ours.astype(int) - theirs)
+    ours = shrink(image, size)
+    theirs = Image.fromarray(image).resize(ours.shape[1::-1], Image.Resampling.BICUBIC)
+    difference = np.abs(ours.astype(int) - np.asarray(theirs))
     assert difference.mean() < 0.1 and difference.max() <= 2
     assert shrink(image, 10_000) is image and min(shrink(image, size).shape[:2]) == size
     assert resize(image, height, width) is image
@@ -193,8 +219,22 @@ def test_cache_is_the_source_in_small(data):
         assert np.abs(cache.read(row) - expected).mean() < 2.5  # what JPEG takes; the resizing is tested above
 
 
+def test_source_is_untouched_and_the_size_stated_before(data, capsys):
+    before = fingerprint(data.test_root)
+    cache = build_cache(index_of(data), data)
+    assert fingerprint(data.test_root) == before
+    said = re.search(
+        r"cache: 18 frames of 3 studies, about .* \(([\d.]+) kB each\) in .*; [\d.]+ GB free",
+        "".join(capsys.readouterr()),
+    )
+    size = sum(p.stat().st_size for p in cache.folder.glob("*.tar")) / 18e3
+    assert said and float(said[1]) == pytest.approx(size, rel=0.6)  # tars this small are padded by half
+
+
 def test_tar_is_ordered_jpeg_without_subsampling(data):
     cache, index = build(data), index_of(data)
+    listed = subprocess.run(["tar", "-tf", cache.folder / "b.tar"], capture_output=True, text=True, check=True).stdout
+    assert listed.split() == [f"b/frame_{3 * i + 1:07d}.jpg" for i in range(6)]
     with tarfile.open(cache.folder / "b.tar") as tar:
         assert tar.getnames() == [f"b/frame_{3 * i + 1:07d}.jpg" for i in range(6)]
         for member, row in zip(tar, range(*index.rows("b").indices(len(index))), strict=True):
@@ -251,14 +291,21 @@ def test_torn_or_foreign_files_are_written_again(data):
     frames = [cache.read(row) for row in range(18)]
     (cache.folder / "a.tar").write_bytes(b"short")
     (cache.folder / "b.npz").write_bytes(b"not a table")
+    table = (cache.folder / "c.npz").read_bytes()
     (cache.folder / ".c.1.2.tmp.tar").write_bytes(b"left by a killed run")
     again = build(data)
     assert all(np.array_equal(again.read(row), frames[row]) for row in range(18))
     assert not list(cache.folder.glob(".*.tmp.*"))
+    for torn in (table[: len(table) // 2], table[:40] + b"\xff" * 40 + table[80:], b""):
+        (cache.folder / "c.npz").write_bytes(torn)
+        assert np.array_equal(build(data).read(17), frames[17])
 
 
-def test_damaged_tar_is_named(data):
+def test_damaged_or_lost_tar_is_named(data):
     cache = build(data)
+    (cache.folder / "c.tar").unlink()
+    with pytest.raises(CacheError, match=r"c\.tar: No such file or directory; run again"):
+        cache.read(17)
     with open(cache.folder / "a.tar", "r+b") as tar:
         tar.seek(int(cache.offset[0]))
         tar.write(b"\0" * 64)
@@ -343,8 +390,9 @@ def test_disk_full_and_ctrl_c_keep_finished_studies(data, monkeypatch, error, ra
     assert (build(data).folder / "a.tar").stat().st_ino == kept
 
 
-def test_killed_build_is_resumed(data):
-    """SIGKILL in the middle of study b: a stays, b and c are made by the next run, no part is left."""
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_killed_or_interrupted_build_is_resumed(data, how):
+    """In the middle of study b: a stays, b and c are made by the next run, no part is left."""
     script = f"""
 import time
 from rarevision import cache
@@ -354,8 +402,9 @@ real = cache._encode_one
 def slow(path, *rest):
     if "/b/" in path and path.endswith("10.png"):
         print("now", flush=True)
-        time.sleep(60)
+        time.sleep(60 if SLOW else 0.5)
     return real(path, *rest)
+SLOW = {how == signal.SIGKILL}
 cache._encode_one, cache._estimate = slow, lambda *_: 1.0
 data = Data(**{vars(data)!r})
 cache.build_cache(read_test(data.test_root, progress=False)[0], data, progress=False)
@@ -365,9 +414,9 @@ cache.build_cache(read_test(data.test_root, progress=False)[0], data, progress=F
     folder = caches.location(index_of(data), data)
     while not (folder / "a.npz").exists():
         time.sleep(0.05)
-    build_process.send_signal(signal.SIGKILL)
+    build_process.send_signal(how)
     build_process.wait()
-    assert list(folder.glob(".b.*.tmp.tar"))
+    assert bool(list(folder.glob(".b.*.tmp.tar"))) == (how == signal.SIGKILL)  # Ctrl-C tidies up
     kept = (folder / "a.tar").stat().st_ino
     cache = build(data)
     assert (folder / "a.tar").stat().st_ino == kept and len(list(folder.glob("*.tar"))) == 3

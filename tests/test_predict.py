@@ -1,8 +1,11 @@
+import errno
 import json
+import operator
 import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,9 +13,9 @@ import tiny
 import torch
 from torch import nn
 
-from rarevision import checkpoint, launch, predict, scores, training
+from rarevision import checkpoint, frames, launch, predict, scores, training
 from rarevision.config import Data
-from rarevision.forward import score, workers
+from rarevision.forward import Scored, score, workers
 from rarevision.frames import Plain
 from rarevision.labels import N_LABELS
 from rarevision.model import Output
@@ -178,6 +181,92 @@ def test_bad_frames_stop_the_run_or_take_their_neighbours_scores(world, tmp_path
         source[bad] = good
     np.testing.assert_allclose(probs, truth[source], atol=1e-5)
     np.testing.assert_allclose(read_embeddings(tmp_path / "2.npz")[:, 0], np.log(probs / (1 - probs)), atol=2e-3)
+
+
+def test_a_frame_or_a_folder_that_vanishes_mid_run(world, tmp_path):
+    path = world.index.path(world.index.rows("3").start + 5)
+    kept = path.read_bytes()
+    path.unlink()
+    try:
+        with pytest.raises(PredictError, match=rf"(?s)study 3: 1 of 24 frames cannot .*{path.name}: vanished"):
+            run(world, [MeanColour()], tmp_path)
+        assert sorted(p.stem for p in tmp_path.glob("*.npz")) == ["1", "2"]
+        (bad,) = run(world.but(data={"max_bad_share": 0.1}), [MeanColour()], tmp_path)["3"]["bad"]
+        assert bad["frame"] == 25 and "vanished" in bad["reason"]
+    finally:
+        path.write_bytes(kept)
+    path.parent.rename(path.parent.with_name("away"))
+    try:
+        with pytest.raises(PredictError, match=r"Galar_Frames/3: No such file.*stage 01"):
+            run(world, [MeanColour()], tmp_path)
+    finally:
+        path.parent.with_name("away").rename(path.parent)
+
+
+@pytest.mark.parametrize("where", ["predict.os.posix_fallocate", "predict.scores.write_probs"])
+def test_a_full_disk_is_named_and_finished_studies_kept(world, tmp_path, monkeypatch, where):
+    module, _, name = where.rpartition(".")
+    real, calls = operator.attrgetter(where.removeprefix("predict."))(predict), []
+
+    def full(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments)
+
+    monkeypatch.setattr(f"rarevision.{module}.{name}", full)
+    with pytest.raises(PredictError, match=r"3\.npz: disk full; finished studies are kept"):
+        run(world, [MeanColour()], tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["1.json", "1.npz", "2.json", "2.npz"]
+
+
+def test_ctrl_c_keeps_finished_studies(world, trained, tmp_path, monkeypatch, capsys):
+    shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("probs", "labels"))
+    write_json(tmp_path / "run.json", world.config.as_dict())
+    real, stop = Plain.read, world.index.rows("4").start + 20
+
+    def read(self, row):
+        if row == stop:
+            raise KeyboardInterrupt
+        return real(self, row)
+
+    monkeypatch.setattr(Plain, "read", read)
+    assert predict.main(["--config", str(tmp_path / "run.json"), "--run-dir", str(tmp_path / "run")]) == 130
+    assert capsys.readouterr().err.strip().endswith("stopped; the same command goes on with the study it was at")
+    done = sorted(p.relative_to(tmp_path / "run/probs").as_posix() for p in (tmp_path / "run/probs").rglob("*.npz"))
+    assert done and not any(name.endswith("/4.npz") for name in done)
+    assert not list((tmp_path / "run").rglob(".*"))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_cache_is_one_line_that_names_the_tar(world, tmp_path, workers):
+    data = {"cache": True, "cache_root": str(tmp_path / "cache"), "workers": workers}
+    settings = world.but(data=data)
+    cache = frames.reader(world.index, settings.config.data, progress=False)
+    with open(cache.folder / "2.tar", "r+b") as tar:
+        tar.truncate(1024)
+    with pytest.raises(frames.CacheError, match=r"2\.tar: damaged at the frame of .*; delete the tar") as error:
+        run(tiny.replace(settings, reader=cache), [MeanColour()], tmp_path / "probs")
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_memory_is_flat_in_the_studys_length(tmp_path):
+    """What a study keeps in memory is its 17 scores; 512 embeddings a frame, 15 times as much, wait on disk."""
+    rows, batch = np.arange(50_000), 1000
+    features, probs = np.ones((batch, 512), np.float16), np.zeros((batch, N_LABELS), np.float32)
+    tracemalloc.start()
+    try:
+        study = predict._Study("a", rows, tmp_path)
+        for start in range(0, len(rows), batch):
+            part = rows[start : start + batch]
+            study.take(Scored(part, probs, features, [""] * batch, None, None, None), 0)
+        scores.write_probs(tmp_path / "a.npz", rows, study.probs, study.embeddings)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 25e6 < 50_000 * 512 * 2
+    with np.load(tmp_path / "a.npz") as written:
+        assert written["embeddings"].shape == (50_000, 512) and (written["embeddings"] == 1).all()
 
 
 def test_out_of_fold_each_study_is_scored_by_the_model_that_never_saw_it(world, trained, tmp_path):

@@ -40,6 +40,25 @@ def test_streamed_items_are_the_readers(opened, augment):
     assert rows == list(range(12))
 
 
+def test_paths_and_urls_alone_in_lists_and_in_braces(opened):
+    index, cache, urls = opened
+    braces = f"{cache.folder}/{{a,b,c}}.tar"
+    for given in (braces, [braces], [f"file:{url}" for url in urls], [f"pipe:cat {braces}"]):
+        assert [row for _, _, row in stream(given, index, 16)] == list(range(12))
+    with pytest.raises(OSError, match=r"nowhere\.tar"):
+        list(stream(f"{cache.folder}/nowhere.tar", index, 16))
+
+
+def test_nodes_share_the_shards(opened, monkeypatch):
+    index, _, urls = opened
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    parts = []
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        parts.append([row for _, _, row in stream(urls, index, 16)])
+    assert sorted(parts[0] + parts[1]) == list(range(12)) and parts[0] and parts[1]
+
+
 def test_workers_share_the_shards(opened):
     index, _, urls = opened
     loader = DataLoader(stream(urls, index, 16), batch_size=4, num_workers=2)

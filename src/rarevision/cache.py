@@ -18,6 +18,8 @@ import json
 import os
 import shutil
 import tarfile
+import zipfile
+import zlib
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +41,7 @@ from rarevision.view import View, study_view
 
 VERSION = 1  # of the recipe's code: a change of what lies in the tars
 CHUNK = 16  # frames a worker takes at a time
+TORN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)  # of a table that is not whole
 ROW = {"frame": np.int32, "offset": np.int64, "length": np.int32, "size": np.int64, "mtime": np.int64}
 
 
@@ -142,7 +145,7 @@ def _table(folder: Path, study: str) -> dict[str, Any] | None:
         with np.load(folder / f"{study}.npz", allow_pickle=False) as archive:
             table = {name: archive[name] for name in (*ROW, "content")} | {"facts": json.loads(str(archive["facts"]))}
         whole = (folder / f"{study}.tar").stat().st_size == table["facts"]["bytes"]
-    except (OSError, ValueError, KeyError, EOFError):
+    except TORN:
         return None
     return table if whole else None
 
@@ -191,7 +194,7 @@ def build_cache(index: FrameIndex, data: Data, progress: bool = True, content: b
         studies = tqdm(index.studies, "check cache", disable=not progress, unit="study", leave=False)
         return [study for study in studies if _why_redo(index, study, folder, content)]
 
-    if outdated():  # ranks of one run look at the same time; only the first to hold the lock writes
+    if content or outdated():  # ranks of one run look at the same time; only the first to hold the lock writes
         with _locked(folder):
             if todo := outdated():
                 _write(index, data, folder, todo, progress)
@@ -297,7 +300,7 @@ class Cache(SharedArrays):
                 with np.load(folder / f"{study}.npz", allow_pickle=False) as table:
                     self.offset[rows], self.length[rows] = table["offset"], table["length"]
                     facts = json.loads(str(table["facts"]))
-            except (OSError, ValueError, KeyError) as error:
+            except TORN as error:
                 raise CacheError(f"{folder / study}.npz: no usable table ({error}); run build_cache") from None
             self.bad |= {rows.start + int(i): reason for i, reason in facts["bad"].items()}
             self.converted.update(facts["converted"])
@@ -310,12 +313,15 @@ class Cache(SharedArrays):
         if row in self.bad:
             raise FrameError(self.index.path(row), self.bad[row])
         k = bisect.bisect_right(self._starts, row) - 1
-        if k not in self._files:
-            self._files[k] = os.open(self.folder / f"{self.index.studies[k]}.tar", os.O_RDONLY)
-        data = os.pread(self._files[k], int(self.length[row]), int(self.offset[row]))
+        tar = self.folder / f"{self.index.studies[k]}.tar"
+        try:
+            if k not in self._files:
+                self._files[k] = os.open(tar, os.O_RDONLY)
+            data = os.pread(self._files[k], int(self.length[row]), int(self.offset[row]))
+        except OSError as error:
+            raise CacheError(f"{tar}: {error.strerror}; run again, what is missing is made again") from None
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB) if data else None
         if image is None:
-            tar = self.folder / f"{self.index.studies[k]}.tar"
             raise CacheError(f"{tar}: damaged at the frame of {self.index.path(row)}; delete the tar and run again")
         return image
 

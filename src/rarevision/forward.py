@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from rarevision.config import Data
-from rarevision.frames import FrameDataset, FrameError
+from rarevision.frames import CacheError, FrameDataset, FrameError
 from rarevision.labels import N_LABELS
 
 MIRRORS = ((), (3,), (2,), (2, 3))  # flipped dimensions of [B, 3, S, S]
@@ -92,8 +92,10 @@ def watched() -> Iterator[None]:
     """Within, the death of a decoding process is one clear error; torch raises it wherever the main thread just is."""
     try:
         yield
+    except CacheError as error:  # out of a decoding process it comes with its traceback before it
+        raise CacheError(str(error).splitlines()[-1].removeprefix("rarevision.cache.CacheError: ")) from None
     except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+        if "DataLoader worker (pid" not in str(error):
             raise
         raise DecodeError(
             f"a decoding process died ({str(error).splitlines()[0]}); where memory ran out, lower data.workers or the "

@@ -175,10 +175,10 @@ def square(image: np.ndarray, size: int) -> np.ndarray:
     """uint8 [size, size, 3]: shorter side to `size`, centre cropped, as open_clip's evaluation transform does."""
     height, width = image.shape[:2]
     if height != width:
-        scale = size / min(height, width)
-        height, width = max(size, round(height * scale)), max(size, round(width * scale))
+        short = min(height, width)
+        height, width = size * height // short, size * width // short  # rounded as torchvision does
         image = resize(image, height, width)
-        top, left = (height - size) // 2, (width - size) // 2
+        top, left = round((height - size) / 2), round((width - size) / 2)
         return np.ascontiguousarray(image[top : top + size, left : left + size])
     return resize(image, size, size)
 

@@ -7,6 +7,7 @@ while the models, its frames and the settings stay the same. Studies are dealt t
     accelerate launch --num_processes 8 -m rarevision.predict --config CONFIG.json --run-dir RUN_DIR
 """
 
+import errno
 import json
 import os
 import sys
@@ -57,6 +58,8 @@ class _Study:
             if self.embeddings is None:
                 shape = (len(self.rows), scored.embeddings.shape[1])
                 with tempfile.TemporaryFile(dir=self.out_dir) as scratch:  # nameless: gone however the process ends
+                    # room is taken now: a disk that fills up under a mapped file kills the process without a word
+                    os.posix_fallocate(scratch.fileno(), 0, 2 * shape[0] * shape[1])
                     self.embeddings = np.memmap(scratch, np.float16, "w+", shape=shape)
             self.embeddings[here] = scored.embeddings[there]
         self.bad |= {self.filled + i: r for i, r in enumerate(scored.reasons[there]) if r}
@@ -129,6 +132,12 @@ def predict(
                             if (study := next(waiting, None)) is not None:
                                 current = _Study(study, rows[study], out_dir)
                     bar.update(len(scored.rows))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise PredictError(
+                f"{out_dir / current.study}.npz: disk full; finished studies are kept: make room, run again"
+            ) from None
         finally:
             bar.close()
             if current is not None:
@@ -163,7 +172,12 @@ def deal(sizes: Sequence[int], hands: int) -> list[list[int]]:
 def _key(index: FrameIndex, rows: np.ndarray, config: Config, identity: Any, code: str) -> str:
     """What a study's scores are made from: models, settings, code, and its frame files by name, size and time."""
     folder = index.path(int(rows[0])).parent
-    files = sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in os.scandir(folder) if e.is_file())
+    try:
+        files = sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in os.scandir(folder) if e.is_file())
+    except OSError as error:
+        raise PredictError(
+            f"{error.filename or folder}: {error.strerror}; stage 01 found it there, run that again"
+        ) from None
     d, p = config.data, config.predict
     return digest(
         [
@@ -181,7 +195,7 @@ def _done(out_dir: Path, study: str, key: str, labels_dir: str | Path | None) ->
     try:
         facts = json.loads((out_dir / f"{study}.json").read_text())
         size = (out_dir / f"{study}.npz").stat().st_size
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, ValueError):
         return False
     labelled = labels_dir is None or (Path(labels_dir) / f"{study}.npz").exists()
     return facts.get("key") == key and facts.get("bytes") == size and labelled
@@ -287,7 +301,10 @@ def main(arguments: list[str] | None = None) -> int:
         test = launch.read_index(o.run_dir, launch.TEST_INDEX) if (o.run_dir / launch.TEST_INDEX).exists() else None
         pair = None if test is None else (test, frames.reader(test, config.data))
         predict_here(config, index, frames.reader(index, config.data), splits, o.run_dir, pair)
-    except (ValueError, PredictError, DecodeError, checkpoint.CheckpointError, launch.LaunchError) as error:
+    except (
+        *(ValueError, PredictError, DecodeError),
+        *(frames.CacheError, checkpoint.CheckpointError, launch.LaunchError),
+    ) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

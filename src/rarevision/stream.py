@@ -17,19 +17,22 @@ MEMBER = re.compile(r"(?:.*/)?([^/]+)/frame_(\d+)", re.IGNORECASE)
 
 
 def stream(
-    urls: Sequence[str], index: FrameIndex, image_size: int, augment: str = "none", seed: int = 0, epoch: int = 0
+    urls: str | Sequence[str], index: FrameIndex, image_size: int, augment: str = "none", seed: int = 0, epoch: int = 0
 ) -> Any:
     """Iterable data set over tars, with the items of `FrameDataset`: image uint8 [3, S, S], labels float32 [17], row.
 
-    `urls`: anything webdataset opens (`/data/7.tar`, `https://.../{1..80}.tar`, `pipe:aws s3 cp s3://... -`); shards
-    are divided between nodes and workers. Augmentations are those `FrameDataset` would draw for the same frame.
+    `urls`: one or several that webdataset opens (`/data/7.tar`, `https://.../{1..80}.tar`, `pipe:aws s3 cp s3://...`);
+    braces are expanded, shards divided between nodes and workers. Augmentations are those `FrameDataset` would draw for
+    the same frame.
     """
     try:
         import webdataset
+        from braceexpand import braceexpand  # webdataset needs it, and expands a lone string only
     except ImportError:
         raise ImportError("streaming tars needs the webdataset package: pip install webdataset") from None
+    expanded = [url for one in ([urls] if isinstance(urls, str) else urls) for url in braceexpand(one)]
     shards = webdataset.WebDataset(
-        list(urls), shardshuffle=False, nodesplitter=webdataset.split_by_node, empty_check=False
+        expanded, shardshuffle=False, nodesplitter=webdataset.split_by_node, empty_check=False
     )
     return shards.compose(_Items(index, image_size, augment, seed, epoch))
 

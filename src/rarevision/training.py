@@ -142,7 +142,10 @@ def main(arguments: list[str] | None = None) -> int:
         text = launch.read_text(o.run_dir) if config.model.contrastive else None
         reader = frames.reader(index, config.data)
         train_fold(config, index, reader, splits, o.fold, text, o.run_dir, o.data_key, o.force)
-    except (ValueError, TrainingError, DecodeError, checkpoint.CheckpointError, launch.LaunchError) as error:
+    except (
+        *(ValueError, TrainingError, DecodeError),
+        *(frames.CacheError, checkpoint.CheckpointError, launch.LaunchError),
+    ) as error:
         print(f"fold {o.fold}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
