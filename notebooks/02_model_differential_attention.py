@@ -66,11 +66,13 @@ with atomic(run.path("model/text_embeddings.safetensors")) as temporary:
 print(config.model.prompt.format(label=LABELS[-1]))
 
 # %%
+alike = (text @ text.T).numpy()
+apart = alike[~np.eye(17, dtype=bool)]
 _, ax = plt.subplots(figsize=(6.2, 5))
-image = ax.imshow((text @ text.T).numpy(), cmap="cividis")
+image = ax.imshow(alike, cmap="cividis")
 ax.set_xticks(range(17), LABELS, rotation=60, ha="right")
 ax.set_yticks(range(17), LABELS)
-ax.set_title("How alike the text tower finds the 17 sentences")
+ax.set_title(f"To the text tower, two labels are {apart.min():.2f} to {apart.max():.2f} alike", x=-0.4)
 plt.colorbar(image, label="cosine")
 plt.show()
 
@@ -86,7 +88,8 @@ plt.show()
 # | `preserve` | $(A_1 - \lambda A_2) V / (1 - \lambda)$: all heads kept, the second query starts as a copy |
 #
 # Each takes over the same pretrained weights. Features after each block, compared with the plain model's by cosine,
-# say how much of the pretrained function survives the surgery.
+# say how much of the pretrained function survives the surgery. (The demo's model folder is a small twin whose weights
+# are random: it shows the mechanism. With BiomedCLIP in its place, the same cells show what is lost.)
 
 # %%
 plain = model.build(replace(config.model, attention="plain"), text, index.labels.mean(0)).eval()
@@ -94,12 +97,16 @@ first = [int(np.flatnonzero(index.labels[:, i])[0]) for i in range(17) if index.
 dataset = frames.FrameDataset(index, frames.Plain(index, config.data), plain.image_size)
 images = torch.stack([dataset[row][0] for row in first])
 normal = plain.normalise(images)
+forms, refused = drift.fitting(plain.trunk)
+for name, reason in refused.items():
+    print(f"{name} cannot be shown for this trunk: {reason}")
 
 # %%
 table = drift.drift(plain.trunk, normal)
-plots.drift(table, "What is left of the pretrained features after each block, before any training")
-plt.show()
 agreement = table[table.place == "features"].set_index("variant")[["cosine", "difference"]]
+kept = [name for name, value in agreement.cosine.items() if value > 0.9999 and name != "plain"]
+plots.drift(table, f"Of all forms, {' and '.join(kept) or 'none'} alone starts where pretraining ended")
+plt.show()
 agreement.style.format({"cosine": "{:.4f}", "difference": "{:.1e}"})
 
 # %% [markdown]
@@ -114,38 +121,66 @@ agreement.style.format({"cosine": "{:.4f}", "difference": "{:.1e}"})
 # folded plain model gives the same features after every block:
 
 # %%
-folded = drift.folding(plain.trunk, normal)
-print(f"largest relative difference over {len(folded)} places: {folded.difference.max():.0e}")
+if "published" in forms:
+    folded = drift.folding(plain.trunk, normal)
+    unfolded = table[table.variant == "published"].difference.min()
+    print(f"published against folded plain, {len(folded)} places: {folded.difference.max():.0e} at most (relative)")
+    print(f"published against plain as it was: {unfolded:.2f} at least")
 
 # %% [markdown]
 # ## Two maps and their difference
 #
 # Where does the class token look, in the first branch, in the second, and after subtraction? Drawn for one pair of
-# heads in the last block of `paper`. The difference has negative weights, which no softmax has.
+# heads in the last block of `paper`, on frames of the training studies and of the test studies: in the demo both are
+# rendered, the second by other optics than any in training; with `DATA_ROOT` and `TEST_ROOT` they are real.
+# The difference has negative weights, which no softmax has.
+
 
 # %%
-paper_maps = attention.attention_maps(drift.variant(plain.trunk, "paper, halves"), normal[:SHOWN])
-plots.attention(
-    images[:SHOWN], paper_maps[-1], "paper: two maps, and what is left after subtracting one from the other"
-)
-plt.show()
-print(f"share of negative weights: {(paper_maps[-1].difference < 0).float().mean():.0%}")
+def spread(source, rows):
+    """SHOWN of the rows, evenly spread, as the model gets them."""
+    chosen = np.asarray(rows)[((np.arange(SHOWN) + 0.5) / SHOWN * len(rows)).astype(int)]
+    shown = frames.FrameDataset(source, frames.Plain(source, config.data), plain.image_size)
+    return torch.stack([shown[int(row)][0] for row in chosen])
+
+
+test = galar.FrameIndex.load(run.need("index/test.parquet", "01_eda_imbalance"))
+pictures = {"training": spread(index, first), "test": spread(test, range(len(test)))}
+
+
+def show(form, message):
+    trunk = drift.variant(plain.trunk, form)
+    for name, some in pictures.items():
+        maps = attention.attention_maps(trunk, plain.normalise(some))[-1]
+        negative = (maps.difference < 0).float().mean()
+        title = f"{form}, {name} frames: {message}, {negative:.0%} of all weights below 0"
+        plots.attention(some, maps, title, plain.trunk.num_prefix_tokens)
+        plt.show()
+
 
 # %%
-kept = attention.attention_maps(drift.variant(plain.trunk, "preserve"), normal[:SHOWN])
-plots.attention(images[:SHOWN], kept[-1], "preserve: at the start both maps are the same, so nothing is lost")
-plt.show()
+if "paper, halves" in forms:
+    show("paper, halves", "two heads look apart")
+
+# %%
+show("preserve", "at the start both maps are one")
+
+# %% [markdown]
+# At the start, `preserve` subtracts a map from itself: nothing is lost, and nothing gained. What training makes of it
+# is what notebook 03 and the ablation measure.
 
 # %% [markdown]
 # ## Lambda, layer by layer
 
 # %%
-lambdas = {
-    n: attention.strengths(drift.variant(plain.trunk, n)).mean(1).tolist() for n in drift.VARIANTS if n != "plain"
-}
-depth = pd.RangeIndex(1, len(kept) + 1, name="block")
-ax = pd.DataFrame(lambdas, index=depth).plot(style=["s--", "o--", "v--", "^-", "D-"], figsize=(7, 3))
-ax.set(title="Lambda at the start: a constant, or a schedule by depth", ylabel="lambda (mean over heads)", xticks=depth)
+lambdas = {n: attention.strengths(drift.variant(plain.trunk, n)).mean(1).tolist() for n in forms if n != "plain"}
+depth = pd.RangeIndex(1, len(plain.trunk.blocks) + 1, name="block")
+drawn = pd.DataFrame({n: v for n, v in lambdas.items() if n != "paper, adjacent"}, index=depth)  # the same as halves
+ax = drawn.rename(columns={"paper, halves": "paper"}).plot(style=["s-", "o:", "^-", "D-"], figsize=(7.5, 3))
+ax.set(
+    title="Lambda at the start: near lambda_init, or rising with depth", ylabel="lambda (mean over heads)", xticks=depth
+)
+ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
 # %% [markdown]

@@ -365,6 +365,16 @@ def test_a_whole_trunk_is_replaced_and_the_old_weights_stay(form):
     assert len(attention_maps(model, images)) == 6 and attention_maps(model, images)[0].first.shape[-2:] == (17, 17)
 
 
+@pytest.mark.parametrize("mode", [True, False])
+@pytest.mark.parametrize("form", attention.FORMS)
+def test_a_trunk_stays_in_the_mode_it_was_in(form, mode):
+    """Else an evaluated trunk would drop attention weights at random."""
+    model = replace(trunk(attn_drop_rate=0.5).train(mode), form, lambda_init=0.5)
+    assert {part.training for part in model.modules()} == {mode}
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(model(images), model(images)) != mode
+
+
 @pytest.mark.parametrize("form", ["published", "paper", "preserve", "difftransformer"])
 def test_lambdas_stay_fp32_and_learn_under_autocast(form):
     model = replace(trunk(torch.bfloat16), form, lambda_init=0.5)

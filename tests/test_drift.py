@@ -7,7 +7,7 @@ import timm
 import torch
 
 from rarevision import attention
-from rarevision.drift import VARIANTS, cost, drift, folding, variant
+from rarevision.drift import VARIANTS, cost, drift, fitting, folding, variant
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +63,13 @@ def test_cost_counts_the_second_query(trunk):
     assert extra == depth * (n * c * c + 2 * n * n * c)  # Q2, its map, its map times V
     assert table["parameters"]["preserve"] - table["parameters"]["plain"] == depth * (c * c + c + 4)
     assert table["parameters"]["published"] - table["parameters"]["plain"] == depth * 4 * 2 * 16
+
+
+def test_what_a_trunk_does_not_allow_is_left_out_and_said():
+    assert fitting(timm.create_model("test_vit", num_classes=0, img_size=32, depth=1, num_heads=4)) == ([*VARIANTS], {})
+    odd = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=32, depth=1)
+    names, refused = fitting(odd)
+    assert names == ["plain", "preserve"]
+    assert set(refused) == set(VARIANTS) - set(names)
+    assert all("3 heads cannot be paired" in reason for reason in refused.values())
+    assert set(drift(odd, torch.zeros(1, 3, 32, 32)).variant) == set(cost(odd, 32).variant) == set(names)

@@ -193,12 +193,20 @@ def test_accumulation_keeps_the_global_batch(world, tmp_path, monkeypatch):
         model.excitation.norm = nn.Identity()
         return model
 
+    norms, step = [], torch.optim.AdamW.step
+
+    def measured(self, closure=None):  # AdamW itself does not care about the scale of gradients
+        norms.append(sum(p.grad.norm().item() for g in self.param_groups for p in g["params"]))
+        return step(self, closure)
+
     monkeypatch.setattr(fold.models, "build", without_batch_norm)
-    plain = world.but(model={"dropout": 0.0}, train={"mixup": 0.0, "epochs": 1})
+    monkeypatch.setattr(torch.optim.AdamW, "step", measured)
+    plain = world.but(model={"dropout": 0.0}, train={"mixup": 0.0, "epochs": 1, "clip": 0.0})
     whole = train(plain, tmp_path / "1")
     halves = train(plain.but(train={"accumulate": 2}), tmp_path / "2")
     assert halves.loss.tolist() == pytest.approx(whole.loss.tolist(), rel=1e-5)
     assert halves.validation_loss.tolist() == pytest.approx(whole.validation_loss.tolist(), rel=1e-4)
+    assert len(norms) == 6 and norms[3:] == pytest.approx(norms[:3], rel=1e-3)
 
 
 def test_two_processes_give_the_losses_of_one(world, tmp_path):

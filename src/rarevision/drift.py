@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from rarevision.attention import fold, layers, replace
+from rarevision.attention import AttentionError, fold, layers, replace
 
 # name in the tables -> arguments of `replace`; lambda_init as the report has it, and the most `preserve` allows
 VARIANTS = {
@@ -32,6 +32,18 @@ def variant(trunk: nn.Module, name: str, seed: int = 0) -> nn.Module:
         return replace(copy.deepcopy(trunk), **VARIANTS[name]).eval()
 
 
+def fitting(trunk: nn.Module) -> tuple[list[str], dict[str, str]]:
+    """Names of `VARIANTS` that can be built from a trunk (odd heads, rotary positions, ...), and why others cannot."""
+    names, refused = [], {}
+    for name in VARIANTS:
+        try:
+            variant(trunk, name)
+            names.append(name)
+        except AttentionError as error:
+            refused[name] = str(error)
+    return names, refused
+
+
 @torch.no_grad()
 def features(trunk: nn.Module, images: Tensor) -> list[Tensor]:
     """Tokens `[B, N, C]` after every block, then the pooled features `[B, C]`."""
@@ -46,12 +58,12 @@ def features(trunk: nn.Module, images: Tensor) -> list[Tensor]:
 
 
 def drift(trunk: nn.Module, images: Tensor, seed: int = 0) -> pd.DataFrame:
-    """One row per variant and place: cosine to `plain` (mean over tokens and images) and relative difference.
+    """One row per variant that fits and place: cosine to `plain` (mean over tokens and images) and relative difference.
 
     `block` counts from 1; the last row of a variant, block = 0 and place = "features", is the trunk's output.
     """
     plain, rows = features(variant(trunk, "plain"), images), []
-    for name in VARIANTS:
+    for name in fitting(trunk)[0]:
         for index, (one, two) in enumerate(zip(plain, features(variant(trunk, name, seed), images), strict=True), 1):
             last = index == len(plain)
             rows.append(
@@ -84,7 +96,7 @@ def folding(trunk: nn.Module, images: Tensor, seed: int = 0) -> pd.DataFrame:
 def cost(trunk: nn.Module, image_size: int) -> pd.DataFrame:
     """Parameters and multiply-adds (half of torch's floating-point operations) of one image, per variant."""
     rows = []
-    for name in VARIANTS:
+    for name in fitting(trunk)[0]:
         model = variant(trunk, name)
         for _, block in layers(model):
             block.attn.fused_attn = False  # torch counts matrix products, not what happens in a fused kernel

@@ -40,7 +40,7 @@ class Step:
 
 STEPS = {
     "01_eda_imbalance": Step(("data", "split", "train"), ("root", "test_root")),
-    "02_model_differential_attention": Step(("data", "model"), (), ("index/train.parquet",)),
+    "02_model_differential_attention": Step(("data", "model"), (), ("index/train.parquet", "index/test.parquet")),
     "03_training": Step(
         ("data", "split", "model", "train", "predict"),
         ("root", "test_root"),

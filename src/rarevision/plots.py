@@ -1,5 +1,6 @@
 """Figures that more than one notebook needs. Titles say what to see; colours hold in grey and for the colour-blind."""
 
+import itertools
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
@@ -247,22 +248,29 @@ def heat(table: pd.DataFrame, title: str) -> Axes:
     return ax
 
 
-def attention(pictures, maps, title: str) -> Figure:
-    """Where the class token of each picture looks in both branches and after subtraction, in the first (pair of) heads.
+def attention(pictures, maps, title: str, prefix: int = 1) -> Figure:
+    """Where the class token of each picture looks in both branches (light: much), and after subtraction (purple: less
+    than nothing, white: 0, orange: more), in the first (pair of) heads. All three in the same units, scale by row.
 
-    `pictures` uint8 [B, 3, S, S]; `maps` one layer's `attention.Maps`, one prefix token, patches on a square grid.
+    `pictures` uint8 [B, 3, S, S]; `maps` one layer's `attention.Maps`, patches on a square grid behind `prefix` tokens,
+    the class token first; without any, the mean over all patches.
     """
-    shown: list[np.ndarray] = []
-    titles: list[str] = []
-    for i, picture in enumerate(pictures):
-        shown.append(picture.permute(1, 2, 0).numpy())
-        titles.append("frame")
-        for name in ("first", "second", "difference"):
-            row = getattr(maps, name)[i, 0, 0, 1:].float().cpu().numpy()
-            side = round(len(row) ** 0.5)
-            shown.append(row.reshape(side, side))
-            titles.append(f"{name}\n{row.min():.3f} to {row.max():.3f}")
-    return images(shown, titles, 4, title, size=1.7)
+    figure, axes = plt.subplots(len(pictures), 4, figsize=(7.2, 1.7 * len(pictures) + 0.6), squeeze=False)
+    for i, (row, picture) in enumerate(zip(axes, pictures, strict=True)):
+        found = [getattr(maps, name)[i, 0].float().cpu().numpy() for name in ("first", "second", "difference")]
+        found = [(one[0] if prefix else one.mean(0))[prefix:] for one in found]
+        most = max(np.abs(one).max() for one in found)
+        row[0].imshow(picture.permute(1, 2, 0).numpy())
+        for ax, name, one in zip(row[1:], ("first", "second", "difference"), found, strict=True):
+            side = round(len(one) ** 0.5)
+            low, colours = (-most, "PuOr_r") if name == "difference" else (0, "cividis")
+            drawn = ax.imshow(one.reshape(side, side), cmap=colours, vmin=low, vmax=most)
+            ax.set_title(f"{name}: {one.min():.3f} to {one.max():.3f}", fontsize=7, loc="center")
+            figure.colorbar(drawn, ax=ax, shrink=0.8).ax.tick_params(labelsize=6)
+        for ax in row:
+            ax.axis("off")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure
 
 
 def intervals(table: pd.DataFrame, title: str) -> Axes:
@@ -353,13 +361,13 @@ def thumbnails(study, events: Sequence[Event], source, limit: int = 8) -> list[t
 
 
 def drift(table: pd.DataFrame, title: str) -> Axes:
-    """Cosine to the plain model after each block, one line per form; `table` as `drift.drift` gives it."""
+    """Cosine to the plain model after each block, one line per form, the last in the legend too."""
     _, ax = plt.subplots(figsize=(7.5, 3.4))
-    for style, (name, part) in zip(
-        ("k-", "s--", "o--", "v--", "^-", "D-"), table.groupby("variant", sort=False), strict=True
-    ):
-        places = [*part.place[:-1], "features"]
-        ax.plot(places, part.cosine, style, ms=5, label=name)
-    ax.set(title=title, ylabel="cosine to plain")
-    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    marks = itertools.cycle(("kx-", "s--", "o--", "v--", "^-", "D-"))
+    for mark, (name, part) in zip(marks, table.groupby("variant", sort=False), strict=False):
+        places = [place.removeprefix("block ") for place in part.place]
+        label = f"{name}: {part.cosine.iloc[-1]:.3f}"
+        ax.plot(places, part.cosine, mark, ms=9 if name == "plain" else 5, label=label)
+    ax.set(title=title, ylabel="cosine to plain", xlabel="after block", ylim=(None, 1.03))
+    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5), title="at the end")
     return ax
