@@ -272,6 +272,9 @@ def test_a_causal_layer_does_not_see_later_tokens(x, form, fused, monkeypatch):
     torch.testing.assert_close(new(x, is_causal=True)[:, :4], new(changed, is_causal=True)[:, :4])
     assert not torch.allclose(new(x)[:, :4], new(changed)[:, :4], rtol=1e-3)
     torch.testing.assert_close(new(x, is_causal=True), new(x, attn_mask=torch.ones(N, N).tril().bool()))
+    if form != "difftransformer":
+        with pytest.raises(ValueError, match="not both"):
+            new(x, attn_mask=torch.ones(N, N).bool(), is_causal=True)
 
 
 @pytest.mark.parametrize("form", ["plain", "published", "paper", "adjacent", "preserve", "difftransformer"])

@@ -65,6 +65,8 @@ class Form(nn.Module):
     def forward(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, rope: Tensor | None = None
     ) -> Tensor:
+        if is_causal and attn_mask is not None:
+            raise ValueError("give attn_mask or is_causal, not both, as scaled_dot_product_attention asks")
         gate = None if self.gate is None else self.gate(x).sigmoid()
         heads = self.combine(x, *project(self, x, rope), attn_mask, is_causal, rope)
         y = self.norm(heads.transpose(1, 2).flatten(2))
@@ -248,7 +250,7 @@ def rotate(attn: nn.Module, heads: Tensor, rope: Tensor) -> Tensor:
 
 
 def softmax_map(q: Tensor, k: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-    """`softmax(q k^T / sqrt(d) + mask)`, `[B, H, Nq, Nk]`; a causal mask goes before `attn_mask`, as in timm."""
+    """`softmax(q k^T / sqrt(d) + mask)`, `[B, H, Nq, Nk]`."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()

@@ -44,7 +44,7 @@ def identity(
             content = hashlib.sha256(index.frame[rows].tobytes() + index.labels[rows].tobytes()).hexdigest()
             studies[study] = f"{role}, {rows.stop - rows.start} frames, {content[:12]}"
     prompts = "none" if text is None else digest(text.tolist())[:12]
-    return {**settings, "studies": studies, "text_embeddings": prompts, "data_key": data_key}
+    return {**settings, "studies": studies, "text_embeddings": prompts, "files of the data set": data_key}
 
 
 def train_fold(
