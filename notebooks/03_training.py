@@ -33,13 +33,15 @@ TEST_ROOT = ""
 RUN_DIR = ""
 OVERRIDE = []
 FORCE = False
+ABLATION = ""  # results of the ablation; "" = runs/ablation, else the demo's as saved in docs
 
 # %%
 import matplotlib.pyplot as plt
 import pandas as pd
+from IPython.display import display
 from safetensors.torch import load_file
 
-from rarevision import events, frame_metrics, frames, galar, pipeline, plots, predict, scores, splits, training
+from rarevision import ablate, events, frame_metrics, frames, galar, pipeline, plots, predict, scores, splits, training
 
 plots.style()
 run = pipeline.start("03_training", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
@@ -121,6 +123,23 @@ if truth:
     both = pd.DataFrame({"out of fold": table["AP"], "test system": shifted["AP"]})
     plots.bars(both, "What another capsule system costs", "average precision")
     plt.show()
+
+# %% [markdown]
+# ## What is each part worth?
+#
+# One factor changed at a time against one base, over seeds that each train on another fold; read from saved runs of
+# `python -m rarevision.ablate` (`ABLATION`). A circle is one seed's difference to the base of the same seed, the
+# diamond their mean: circles on both sides of the line are no effect that so few seeds could show.
+
+# %%
+saved = [pipeline.project_path(path) for path in (ABLATION, "runs/ablation/results.csv", "docs/ablation.csv") if path]
+saved = next((path for path in saved if path.exists()), None)
+if saved:
+    trials = pd.read_csv(saved)
+    print(f"{pipeline.shown(saved)}: {len(trials)} trainings")
+    ablate.figure(trials)
+    plt.show()
+    display(ablate.summary(trials).round(3))
 
 # %%
 written = [p for part in ("probs", "labels") for p in run.path(part).rglob("*.npz")]

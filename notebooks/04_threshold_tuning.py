@@ -13,10 +13,11 @@
 # ---
 
 # %% [markdown]
-# # 04 · From scores to decisions: thresholds
+# # 04 · What the metric pays, and where thresholds lose
 #
-# A score of 0.3 may be certain for a rare label and nothing for a frequent one. **Where should each label's threshold
-# lie, and how much does it depend on which studies it was fitted on?**
+# A frame is scored; the challenge judges events. Between them lies a decision, and the metric has a taste: it pays a
+# full point for every label that is rightly left out of a study. **What does silence earn, where should each label's
+# threshold lie, and can any threshold beat silence?**
 #
 # Reads `probs/oof` and `labels/oof`, nothing else: scores of any other model can be put there and run from here on.
 # Writes `thresholds.json`.
@@ -40,27 +41,47 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from rarevision import pipeline, plots, scores, thresholds
+from rarevision import decoding, pipeline, plots, score_plots, scores, scoring, thresholds, waterfall
 from rarevision.labels import LABELS
 from rarevision.stage import write_json
 
+# %%
 plots.style()
 run = pipeline.start("04_threshold_tuning", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
 config = run.config
 run.need("probs/oof", "03_training")
 studies = scores.read_studies(run.path("probs/oof"), run.path("labels/oof"))
+truth = decoding.truth_events(studies)
 probs, labels = np.concatenate([s.probs for s in studies]), np.concatenate([s.labels for s in studies])
 
 # %% [markdown]
-# ## How well do scores separate?
+# ## What silence earns
+#
+# The score is a mean over studies and all 17 labels. A label that neither truth nor prediction has counts as average
+# precision 1. So an empty file earns, for each label, the share of studies that do not show it.
 
 # %%
-plots.precision_recall(probs, labels, "Precision against recall, out of fold (dot: the threshold of best F1)")
+silence = scoring.report(truth, {study: [] for study in truth})
+absent = pd.Series(1 - silence.present.mean(0), index=LABELS)
+plots.bars(
+    absent,
+    f"An empty submission scores {silence.empty:.3f}: a point for every absent label",
+    "share of studies without the label = what silence earns",
+)
 plt.show()
 
 # %% [markdown]
-# A curve that hugs the left axis belongs to a label that no threshold can rescue. For those, notebook 05's decoder
-# will have to decide whether to speak at all.
+# To speak pays only where a label is likely to be there *and* its events are likely to be hit. One false event on an
+# absent label costs its whole point, whatever its length.
+#
+# ## How well do scores separate?
+
+# %%
+score_plots.precision_recall(probs, labels, "Precision against recall, out of fold (dot: the threshold of best F1)")
+plt.show()
+
+# %% [markdown]
+# A curve that hugs the left axis belongs to a label that no threshold can rescue.
 #
 # ## Three ways to choose
 #
@@ -68,9 +89,8 @@ plt.show()
 # events earn most in the challenge's metric; where nothing earns more than silence, it is never reached.
 
 # %%
-fits = {
-    m: thresholds.fit(studies, replace(config.threshold, method=m), config.decode) for m in ("paper", "f1", "event")
-}
+methods = ("paper", "f1", "event")
+fits = {m: thresholds.fit(studies, replace(config.threshold, method=m), config.decode) for m in methods}
 table = pd.DataFrame({m: np.where(f.values > 1, np.nan, f.values) for m, f in fits.items()}, index=LABELS)
 table.style.format("{:.2f}", na_rep="never")
 
@@ -86,13 +106,66 @@ for name, note in chosen.notes.items():
 # moves across the axis is a property of the few studies that show the label.
 
 # %%
-folds = {s.study: i % config.decode.folds for i, s in enumerate(studies)}
+folds = decoding.assign_folds(studies, config.decode.folds, config.decode.seed)
 spread = thresholds.spread(studies, config.threshold, folds, config.decode)
-plots.ranges(
+score_plots.ranges(
     spread,
     chosen.values,
     f"Threshold '{config.threshold.method}' fitted on all studies (bar) and without each group (dots)",
 )
+plt.show()
+
+# %% [markdown]
+# ## Why F1 thresholds lose
+#
+# Every study below is decoded as published (threshold, median, gaps, minimum length), with thresholds fitted on the
+# other studies. The dashed line is the empty submission.
+
+# %%
+published = replace(config, decode=replace(config.decode, method="paper", compose="label_set"))
+reports = {"silence": silence}
+for method in methods:
+    setting = replace(published, threshold=replace(config.threshold, method=method))
+    reports[method] = scoring.report(truth, decoding.cross_validate(studies, setting)[0])
+score_plots.sources(reports, "What thresholds earn on present labels, they pay for with the credit for absent ones")
+plt.show()
+
+# %% [markdown]
+# The same trade, label by label for `f1` at tIoU 0.5: what was earned on studies that show the label (right), and what
+# was lost on studies that do not (left). The best threshold for frames is not a good one for events: it must find some
+# frames of a rare label, and does so in studies that have none.
+
+# %%
+score_plots.trade(reports["f1"], "F1 thresholds earn {earned} and lose {lost} of silence's {empty}")
+plt.show()
+
+# %% [markdown]
+# ## What each step of our decoder adds
+#
+# One path through the regions; landmarks and findings as chains that know how long events last; silence where more is
+# expected of it; the surest event first; doubtful events further down the ranking, where they cannot hurt; events cut
+# where the label set changes, as the truth is. Each bar is out of fold and contains the steps above it.
+
+# %%
+fitted = waterfall.fits(studies, config)
+steps = {name: scoring.report(truth, found) for name, found in waterfall.steps(fitted).items()}
+score_plots.waterfall(steps, "Step by step: in the end {gain} against silence")
+plt.show()
+
+# %% [markdown]
+# Read the steps as a path, not as independent merits. To speak about everything that is proposed costs the credit for
+# absent labels; the decision to be silent again, label by label and study by study, brings it back.
+#
+# ## Does a probability mean what it says?
+#
+# Deciding by expected gain needs probabilities. A network's score is not one: the sampler lifts rare labels, the loss
+# pushes easy negatives down. The decoder turns scores into the probability that a frame shows a label, given the whole
+# study. On the diagonal, of the frames that are given 30 %, 30 % show the label.
+
+# %%
+after = waterfall.probabilities(fitted)
+stated = {"scores": probs, "decoder's probabilities": np.concatenate([after[s.study] for s in studies])}
+score_plots.reliability(labels, stated, "Reliability, out of fold, before and after calibration")
 plt.show()
 
 # %%

@@ -32,7 +32,8 @@ TEST_ROOT = ""
 RUN_DIR = ""
 OVERRIDE = []
 FORCE = False
-SHOWN = 4
+SHOWN = 4  # test studies drawn
+PICTURES = 16  # thumbnails per study, the surest events first
 
 # %%
 from dataclasses import replace
@@ -40,7 +41,8 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from rarevision import decoding, events, galar, intervals, pipeline, plots, scores, scoring, submission
+from rarevision import decoding, events, galar, intervals, pipeline, plots, score_plots, scores, scoring, submission
+from rarevision.labels import LABELS
 from rarevision.stage import write_json
 
 plots.style()
@@ -58,15 +60,15 @@ truth = decoding.truth_events(studies)
 
 # %%
 methods = list(dict.fromkeys(["paper", config.decode.method]))
-predicted, reports = {}, {}
+reports, expected = {}, {}
 for method in methods:
     setting = replace(config, decode=replace(config.decode, method=method))
-    predicted[method], _ = decoding.cross_validate(studies, setting)
-    reports[method] = scoring.report(truth, predicted[method])
+    found, expected[method] = decoding.cross_validate(studies, setting)
+    reports[method] = scoring.report(truth, found)
 reports["silence"] = scoring.report(truth, {study: [] for study in truth})
 
 # %%
-plots.sources(reports, "Where the score comes from: most of it is credit for silence")
+score_plots.sources(reports, "Where the score comes from: most of it is credit for silence")
 plt.show()
 
 # %%
@@ -99,10 +101,11 @@ pd.DataFrame({m: reports[m].reader("findings") for m in methods})
 # %% [markdown]
 # ## The decoder for the test set
 #
-# Fitted on all out-of-fold scores, saved with the hash of its data and the score to expect.
+# Fitted on all out-of-fold scores, saved with the hash of its data and the score to expect: the one above, from
+# studies that it had not seen.
 
 # %%
-decoder = decoding.fit(studies, config)
+decoder = decoding.fit(studies, config, expected=expected[config.decode.method])
 decoder.save(run.path("decoder.json"))
 tests = scores.read_studies(run.path("probs/test"))
 found = {s.study: decoder.decode(s.frame, s.probs) for s in tests}
@@ -117,10 +120,14 @@ for s in tests[:SHOWN]:
         s.study, s.frame, s.probs, found[s.study], known and known[s.study], plots.thumbnails(s, found[s.study], source)
     )
     plt.show()
+    if source is not None and found[s.study]:
+        plots.event_pictures(s, found[s.study], source, known and known[s.study], PICTURES)
+        plt.show()
 
 # %% [markdown]
 # The first ribbon is the capsule's way through the body: one path, in order, with its price for turning back. Below
-# it, a lane for every label that is predicted or true.
+# it, a lane for every label that is predicted or true. Under the axis, the frame in the middle of each event, the
+# surest first: looking is the quickest way to find out what a decoder is wrong about.
 #
 # ## The submission
 #
@@ -136,16 +143,38 @@ notes = {"config": config.as_dict(), "decoder": decoder.data_hash, "out of fold"
 submission.write(target, found, frame_numbers, notes)
 print(f"{pipeline.shown(target)}: {submission.summary(found)}")
 
+# %% [markdown]
+# ## Where it comes from
+#
+# Of the test studies' score, where their truth is known, else of the out-of-fold score that stands for it.
+
 # %%
-table = {
-    f"{n}, out of fold": f"{v:.4f}   (silence {best.empty:.4f})" for n, v in zip(best.names(), best.score, strict=True)
-}
+final = {"out of fold": best}
 if known:
-    result = scoring.report(known, found)
-    table |= {
-        f"{n}, test studies": f"{v:.4f}   (silence {result.empty:.4f})"
-        for n, v in zip(result.names(), result.score, strict=True)
-    }
+    final["test studies"] = scoring.report(known, found)
+    final["test studies, silent"] = scoring.report(known, {study: [] for study in known})
+score_plots.sources(final, "The final score, and what it is made of")
+plt.show()
+
+# %%
+last = final["test studies"] if known else best
+plots.heat(
+    pd.DataFrame({s.study: pd.Series([e.labels[0] for e in found[s.study]]).value_counts() for s in tests[:20]})
+    .reindex(LABELS, fill_value=0)
+    .fillna(0)
+    .astype(int),
+    "Events listed per label and test study",
+)
+plt.show()
+last.labels()
+
+# %%
+table = {}
+for name, report in final.items():
+    if name == "test studies, silent":
+        continue
+    for measure, value in zip(report.names(), report.score, strict=True):
+        table[f"{measure}, {name}"] = f"{value:.4f}   (silence {report.empty:.4f})"
 write_json(run.path("scores.json"), {m: r.as_dict() for m, r in reports.items()})
 pd.Series(table).to_frame("score")
 

@@ -10,7 +10,7 @@ def test_shipped_variants_change_what_they_say():
     found = ablate.variants(pipeline.project_path("configs/demo.toml"), pipeline.project_path("configs/ablations"))
     base = found["base"]
     assert next(iter(found)) == "base"
-    assert len(found) == 14
+    assert len(found) == 16
     for name, one in found.items():
         different = [k for k in ("data", "split", "model", "train", "predict") if getattr(one, k) != getattr(base, k)]
         assert different == ([] if name == "base" else different[:1])

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 
 import nbformat
 import numpy as np
@@ -83,12 +84,72 @@ def test_an_unchanged_stage_is_skipped_and_a_changed_one_is_not(chain, capsys):
     assert all(f"{name}: unchanged, skipped" in said for name in STEPS)
     assert before == {n: os.stat(chain[0] / f"run/manifests/{n}.json").st_mtime_ns for n in STEPS}
     changed = environ | {"SET": environ["SET"] + " decode.method=paper"}
-    assert pipeline.main(["04_threshold_tuning"], changed) == 0
-    assert "unchanged" in capsys.readouterr().out, "thresholds do not depend on the decoder"
+    assert pipeline.main(["03_training"], changed) == 0
+    assert "unchanged" in capsys.readouterr().out, "scores do not depend on the decoder"
     assert pipeline.main(["05_temporal_decoding"], changed) == 0
     assert "running (changed: decode)" in capsys.readouterr().out
+
+
+def test_the_summary_shows_no_figures_of_another_decoder(chain, capsys):
+    _, environ = chain
+    other = environ | {"SET": environ["SET"] + " decode.method=paper"}
+    for setting in (other, environ):
+        assert pipeline.main(["05_temporal_decoding"], setting) == 0
+    capsys.readouterr()
     assert pipeline.main(["summary"], environ) == 0
-    assert "mAP" in capsys.readouterr().out
+    assert "mAP@0.5, out of fold" in capsys.readouterr().out
+    assert pipeline.main(["summary"], other) == 0
+    said = capsys.readouterr().out
+    assert "05_temporal_decoding  out of date (changed: decode): FROM=05" in said and "mAP" not in said
+
+
+def test_decoder_knows_the_score_to_expect(chain):
+    table = json.loads((chain[0] / "run/decoder.json").read_text())
+    said = json.loads((chain[0] / "run/scores.json").read_text())
+    assert table["expected"]["score"] == [said["ours"][m] for m in ("mAP@0.5", "mAP@0.95")]
+    assert table["expected"]["data_hash"] == table["data_hash"]
+
+
+def test_scores_from_elsewhere_need_nothing_else(chain, tmp_path):
+    """Only probs/ and labels/oof, as another team would bring them: no frames, splits, thresholds or test labels."""
+    theirs, mine = chain[0] / "run", tmp_path / "mine"
+    for part in ("probs/oof", "probs/test", "labels/oof"):
+        (mine / part).mkdir(parents=True)
+        for path in (theirs / part).glob("*.npz"):
+            shutil.copy(path, mine / part)
+    absent = [f"data.root={tmp_path}/none", f"data.test_root={tmp_path}/none"]
+    settings = shlex.join([*absent, f"submission.folder={tmp_path}", "submission.name=mine", "decode.folds=2"])
+    environ = {"CONFIG": "configs/galar.toml", "RUN_DIR": str(mine), "SET": settings}
+    for name in ("04_threshold_tuning", "05_temporal_decoding"):
+        assert pipeline.main([name], environ) == 0
+    listed = events.read_events(tmp_path / "mine.json")
+    assert list(listed) == [p.stem for p in (mine / "probs/test").glob("*.npz")]
+    assert submission.main(["check", str(tmp_path / "mine.json"), "--scores", str(mine / "probs/test")]) == 0
+    assert json.loads((mine / "decoder.json").read_text())["expected"]["score"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda frame, probs: (frame, probs * 20 - 10), "logits"),
+        (lambda frame, probs: (frame, probs[:, :16]), "16"),
+        (lambda frame, probs: (frame[::-1], probs), "must ascend"),
+        (lambda frame, probs: (np.where(frame == frame[3], frame[2], frame), probs), "must ascend; row 3"),
+        (lambda frame, probs: (frame, np.where(np.arange(len(frame))[:, None] == 5, np.nan, probs)), "probs[5, 0]"),
+        (lambda frame, probs: (frame[:-1], probs[:-1]), "different frames"),
+    ],
+    ids=["logits", "16 labels", "not sorted", "frame twice", "not a number", "frame without label"],
+)
+def test_another_models_bad_file_is_named(chain, tmp_path, capsys, damage, said):
+    shutil.copytree(chain[0] / "run/probs", tmp_path / "probs")
+    shutil.copytree(chain[0] / "run/labels", tmp_path / "labels")
+    path = sorted((tmp_path / "probs/oof").glob("*.npz"))[1]
+    with np.load(path) as table:
+        frame, probs = damage(table["frame"], table["probs"].astype(np.float32))
+    np.savez(path, frame=frame, probs=probs)
+    with pytest.raises(scores.ScoreFileError) as error:
+        scores.read_studies(tmp_path / "probs/oof", tmp_path / "labels/oof")
+    assert path.name in str(error.value) and said in str(error.value)
 
 
 def test_a_failing_cell_shows_its_traceback_and_the_stage_is_not_done(chain, capsys):

@@ -148,7 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, default=pipeline.project_path("configs/demo.toml"))
     parser.add_argument("--grid", type=Path, default=pipeline.project_path("configs/ablations"))
     parser.add_argument("--run-dir", type=Path, default=pipeline.project_path("runs/ablation"))
-    parser.add_argument("--out", type=Path, help="folder for ablation.md and ablation.png; default: the run folder")
+    parser.add_argument("--out", type=Path, help="folder for ablation.md, .csv and .png; default: the run folder")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="variants whose name begins so; the base is always there")
     o = parser.parse_args(arguments)
@@ -166,6 +166,8 @@ def main(arguments: list[str] | None = None) -> int:
         results = results.sort_values("variant", key=lambda v: v.map(list(chosen).index), kind="stable")
         with atomic(o.run_dir / "results.csv") as temporary:
             results.to_csv(temporary, index=False)
+    with atomic(out / "ablation.csv") as temporary:
+        results.round(4).to_csv(temporary, index=False)
     text = f"`python -m rarevision.ablate {' '.join(sys.argv[1:] if arguments is None else arguments)}`\n\n"
     with atomic(out / "ablation.md") as temporary:
         temporary.write_text(text + markdown(summary(results)))

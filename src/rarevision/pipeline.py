@@ -46,7 +46,7 @@ STEPS = {
         ("root", "test_root"),
         ("splits.json", "model/text_embeddings.safetensors"),
     ),
-    "04_threshold_tuning": Step(("threshold",), (), ("probs/oof/*", "labels/oof/*")),
+    "04_threshold_tuning": Step(("threshold", "decode"), (), ("probs/oof/*", "labels/oof/*")),
     "05_temporal_decoding": Step(
         ("threshold", "decode", "submission", "data"), (), ("thresholds.json", "probs/**/*", "labels/**/*")
     ),
@@ -175,7 +175,7 @@ def execute(run: Run, parameters: dict[str, Any]) -> None:
             cwd=str(PROJECT),
             progress_bar=False,
             log_output=False,
-            extra_arguments=["--log-level=ERROR"],  # the kernel's own notices are no news to the reader
+            extra_arguments=["--log-level=CRITICAL"],  # the kernel's own notices are no news to the reader
             stdout_file=sys.stdout,
             stderr_file=sys.stderr,  # tqdm's bars
         )
@@ -215,6 +215,10 @@ def summary(run: Run) -> str:
             continue
         seconds += manifest["seconds"]
         notes = manifest["notes"]
+        step = Run(name, run.config, run.dir)
+        if not STEPS[name].roots and (why := Stage(run.dir, name, step.key()).why_not_current()):
+            rows.append((name, f"out of date ({why}): FROM={name[:2]} ./run_all.sh"))
+            continue
         for title, value in notes.get("summary", {}).items():
             rows.append((title, str(value)))
     rows.append(("stages took", f"{seconds:.0f} s"))

@@ -9,9 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from sklearn.metrics import precision_recall_curve
 
-from rarevision import scoring
 from rarevision.config import Data
 from rarevision.events import Event, runs, to_labels
 from rarevision.frames import Plain, read_image
@@ -65,7 +63,7 @@ def bars(values: pd.Series | pd.DataFrame, title: str, xlabel: str, log: bool = 
         handles += [
             Patch(color=GREY, alpha=1 - 0.6 * i / table.shape[1], label=str(c)) for i, c in enumerate(table.columns)
         ]
-    ax.legend(handles=handles, loc="lower right", frameon=False, fontsize=8)
+    ax.legend(handles=handles, loc="best", frameon=False, fontsize=8)
     return ax
 
 
@@ -289,68 +287,6 @@ def intervals(table: pd.DataFrame, title: str) -> Axes:
     return ax
 
 
-def precision_recall(probs: np.ndarray, labels: np.ndarray, title: str) -> Figure:
-    """One small panel per label; `probs` and `labels` [N, 17]."""
-    figure, axes = plt.subplots(3, 6, figsize=(11, 5.6), sharex=True, sharey=True)
-    for ax in axes.flat[len(LABELS) :]:
-        ax.axis("off")
-    for ax, name in zip(axes.flat, LABELS, strict=False):
-        truth = labels[:, COLUMN[name]]
-        ax.set_title(name, fontsize=8)
-        if not truth.any():
-            ax.text(0.5, 0.5, "no positive\nframe", ha="center", va="center", fontsize=7, color=GREY)
-            continue
-        precision, recall, _ = precision_recall_curve(truth, probs[:, COLUMN[name]])
-        ax.step(recall, precision, where="post", color=GROUP_COLOUR[name], lw=1)
-        ax.axhline(truth.mean(), color=GREY, lw=0.8, ls=":")
-        best = np.argmax(2 * precision * recall / np.maximum(precision + recall, 1e-12))
-        ax.plot(recall[best], precision[best], "ko", ms=4)
-    axes[0, 0].set(xlim=(0, 1), ylim=(0, 1.03))
-    figure.supxlabel("recall", fontsize=9)
-    figure.supylabel("precision", fontsize=9)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return figure
-
-
-def ranges(spread: dict[str, dict], values: np.ndarray, title: str) -> Axes:
-    """Thresholds per label: in use (bar) and fitted without each fold (dots); above 1 = never reached."""
-    _, ax = plt.subplots(figsize=(8, 0.26 * len(spread) + 1))
-    for i, (name, facts) in enumerate(spread.items()):
-        dots = np.minimum(facts["folds"], 1.05)
-        ax.hlines(i, dots.min(), dots.max(), color=GROUP_COLOUR[name], lw=1)
-        ax.scatter(dots, [i] * len(dots), s=16, color=GROUP_COLOUR[name])
-        ax.plot([min(values[i], 1.05)] * 2, [i - 0.38, i + 0.38], color="black", lw=2)
-    ax.axvspan(1.0, 1.1, color=GREY, alpha=0.25, lw=0)
-    ax.text(1.05, -0.9, "never", ha="center", fontsize=7)
-    ax.set_yticks(range(len(spread)), list(spread))
-    ax.invert_yaxis()
-    ax.set(title=title, xlabel="threshold", xlim=(0, 1.1))
-    return ax
-
-
-def sources(reports: dict, title: str) -> Axes:
-    """Stacked bars: what silence, anatomy and findings contribute to each score, at both tIoU thresholds."""
-    _, ax = plt.subplots(figsize=(8, 0.5 + 0.42 * sum(len(r.names()) for r in reports.values())))
-    colours = {"silence": "#CCCCCC", "anatomy": BLUE, "findings": ORANGE}
-    rows: list[str] = []
-    for method, report in reports.items():
-        table = scoring.sources(report)
-        for name in report.names():
-            left = 0.0
-            for part, value in table[name].items():
-                ax.barh(len(rows), value, left=left, color=colours[part], edgecolor="white")
-                left += value
-            ax.text(left + 0.005, len(rows), f"{left:.3f}", va="center", fontsize=8)
-            rows.append(f"{method}, {name}")
-    empty = next(iter(reports.values())).empty
-    ax.axvline(empty, color="black", lw=1, ls="--")
-    ax.set_yticks(range(len(rows)), rows)
-    ax.invert_yaxis()
-    ax.set(title=title, xlabel="score (dashed: the empty submission)", xlim=(0, 1))
-    ax.legend(handles=[Patch(color=c, label=n) for n, c in colours.items()], loc="lower right", frameon=False)
-    return ax
-
-
 def thumbnails(study, events: Sequence[Event], source, limit: int = 8) -> list[tuple[int, np.ndarray]]:
     """Frame number and picture at the middle of the longest predicted event of each label; [] without the frames."""
     if source is None or study.study not in source.studies:
@@ -358,6 +294,23 @@ def thumbnails(study, events: Sequence[Event], source, limit: int = 8) -> list[t
     part = source.select([study.study])
     rows = key_rows(to_labels(part.frame, events), limit) or np.linspace(0, len(part) - 1, limit).astype(int).tolist()
     return [(int(part.frame[row]), read_image(part.path(row))) for row in rows]
+
+
+def event_pictures(study, events: Sequence[Event], source, truth: Sequence[Event] | None, limit: int) -> Figure:
+    """The middle frame of each event, in the order listed, at most `limit`; said to be right where a true event of the
+    label shows that frame.
+    """
+    part = source.select([study.study])
+    shown, titles = [], []
+    for event in list(events)[:limit]:
+        middle = (event.start + event.end) // 2
+        row = min(int(np.searchsorted(part.frame, middle)), len(part) - 1)
+        right = truth and any(t.start <= middle <= t.end and set(event.labels) <= set(t.labels) for t in truth)
+        shown.append(read_image(part.path(row)))
+        mark = "" if truth is None else ", true" if right else ", false"
+        titles.append(f"{', '.join(event.labels)}{mark}\n{event.start} to {event.end}")
+    left = f", the first {limit} of {len(events)}" if len(events) > limit else ""
+    return images(shown, titles, min(8, len(shown)), f"{study.study}: what the events show{left}", size=1.45)
 
 
 def drift(table: pd.DataFrame, title: str) -> Axes:

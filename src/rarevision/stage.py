@@ -67,13 +67,13 @@ def _imports(source: Path) -> set[str]:
 def code_hash(source: str | Path) -> str:
     """Hash of a Python file and of every module of this package it reaches by import, and of nothing else.
 
-    Figures cannot change a result: `plots` is left out, so that a better picture never costs a training.
+    Figures cannot change a result: `plots` and `score_plots` are left out, so a better picture never costs a training.
     """
     source = Path(source)
     reached, todo = {}, _imports(source)
     while todo:
         name = todo.pop()
-        if name in reached or name == "plots":
+        if name in reached or name in ("plots", "score_plots"):
             continue
         reached[name] = sha256(PACKAGE / f"{name}.py")
         todo |= _imports(PACKAGE / f"{name}.py")

@@ -1,6 +1,6 @@
 """The submission: an events file that the challenge accepts, and the validator that every one is written through.
 
-    python -m rarevision.submission check FILE --frames TEST_ROOT
+    python -m rarevision.submission check FILE --frames TEST_ROOT      (or --scores RUN_DIR/probs/test)
 
 says OK (exit 0) or lists every fault with video, event number and reason (exit 1). A submission names exactly the test
 set's videos; every event lies inside its video's frames, carries known labels and is there once.
@@ -20,6 +20,7 @@ import numpy as np
 
 from rarevision.events import Event, Events, EventsError, Fault, examine, load, show, write_events
 from rarevision.labels import LABELS
+from rarevision.scores import read_studies
 from rarevision.stage import atomic, sha256, versions, write_json
 
 Frames = Mapping[str, Sequence[int] | np.ndarray]  # study -> its frame numbers, or only the first and the last
@@ -131,10 +132,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("check", help="say OK, or list every fault")
     command.add_argument("file", help="the submission's JSON")
-    command.add_argument("--frames", required=True, metavar="TEST_ROOT", help="folder with <study>/frame_<number>.png")
+    known = command.add_mutually_exclusive_group(required=True)
+    known.add_argument("--frames", metavar="TEST_ROOT", help="folder with <study>/frame_<number>.png")
+    known.add_argument("--scores", metavar="PROBS", help="RUN_DIR/probs/test: the frame numbers of the score files")
     options = parser.parse_args(arguments)
     try:
-        frames = read_frames(options.frames)
+        if options.frames:
+            frames = read_frames(options.frames)
+        else:
+            frames = {s.study: s.frame for s in read_studies(options.scores)}
     except (ValueError, OSError) as error:
         print(f"error: the test frames cannot be read: {error}", file=sys.stderr)
         return 2
