@@ -39,7 +39,7 @@ from rarevision.shared import SharedArrays
 from rarevision.stage import atomic
 from rarevision.view import View, study_view
 
-VERSION = 1  # of the recipe's code: a change of what lies in the tars
+VERSION = 2  # of the recipe's code: a change of what lies in the tars
 CHUNK = 16  # frames a worker takes at a time
 TORN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)  # of a table that is not whole
 ROW = {"frame": np.int32, "offset": np.int64, "length": np.int32, "size": np.int64, "mtime": np.int64}

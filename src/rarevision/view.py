@@ -117,7 +117,8 @@ def colour_map(frames: np.ndarray, field: Field) -> np.ndarray:
     pixels = pixels[(grey > 2 * DARK) & (grey < BRIGHT)]  # neither the dark lumen nor reflections
     if len(pixels) < 1000:
         return np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)
-    logs = np.log(np.maximum(pixels, 1).astype(np.float32))
+    pixels = pixels[:: max(1, len(pixels) // 1_000_000)]
+    logs = np.log(np.maximum(pixels, 1).astype(np.float64))  # a float32 sum over ten million pixels is off by a third
     mean = logs.mean(0)
     power = np.clip(LOG_SPREAD / max(logs.std(0).mean(), 1e-3), 0.7, 1.4)
     gain = np.clip(LOG_MEAN - mean, -np.log(2), np.log(2))
