@@ -100,7 +100,7 @@ def test_another_config_or_other_data_is_refused_by_name(world, whole):
     other = tiny.replace(world, index=tiny.replace(world.index, labels=labels))
     with pytest.raises(CheckpointError, match=r"studies\.2: .* in the checkpoint, .* now\. Use another RUN_DIR"):
         train(other, run)
-    with pytest.raises(CheckpointError, match="files of the data set: .* in the checkpoint, changed now"):
+    with pytest.raises(CheckpointError, match=r"files of the data set: .* in the checkpoint, changed now"):
         train(world, run, data_key="changed")
     assert train(world, run) is not None  # and the fold is still whole
 
