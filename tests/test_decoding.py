@@ -189,22 +189,30 @@ def test_compose_cuts_or_keeps_runs(fitted):
     assert all(tuple(rows) in colon["label_set"] for rows in truth[COLUMN["colon"]])
 
 
-def test_screen_reaches_its_recall():
-    """The list touches about the stated share of new studies' findings, and a smaller share costs fewer events."""
-    studies, shown = made_up(24, seed=5, gain=4.0), {}
-    for recall in (0.5, 0.95):
-        decoder = decoding.fit(studies[:12], settings("screen", screen_recall=recall))
-        hits = total = 0
-        shown[recall] = 0
-        for s in studies[12:]:
-            found = decoder.decode(s.frame, s.probs)
-            shown[recall] += len(found)
-            for name in ("polyp", "blood"):
-                for a, b in s.frame[events.runs(s.labels[:, COLUMN[name]] == 1)]:
-                    hits += any(e.start <= b and e.end >= a for e in found if e.labels == (name,))
-                    total += 1
-        assert recall - 0.25 <= hits / total <= recall + 0.3
-    assert shown[0.5] < shown[0.95]
+def test_structure_learns_from_timelines_without_scores(studies):
+    """Timelines of other studies change structure alone; those of the studies themselves change nothing."""
+    others = {f"other {i}": s.labels for i, s in enumerate(made_up(5, seed=9))}
+    plain, more = (decoding.fit(studies[:4], settings(), timelines=t).timeline for t in (None, others))
+    assert more.calibration.mean.tolist() == plain.calibration.mean.tolist()
+    assert more.calibration.memory.tolist() == plain.calibration.memory.tolist()
+    assert not np.allclose(more.structure.region_transition, plain.structure.region_transition)
+    pooled = np.mean([y.any(0) for y in [*(s.labels for s in studies[:4]), *others.values()]], 0)
+    np.testing.assert_allclose(more.structure.presence, (9 * pooled + 0.5) / 10)
+    own = {s.study: s.labels for s in studies[:4]}
+    assert (
+        decoding.fit(studies[:4], settings(), timelines=own).to_json()
+        == decoding.fit(studies[:4], settings()).to_json()
+    )
+
+
+def test_no_study_is_decoded_by_its_own_timeline(studies):
+    own = {s.study: s.labels for s in studies[:4]}
+    plain, given = (decoding.cross_validate(studies[:4], settings(folds=2), t) for t in (None, own))
+    assert plain == given
+    _, report = decoding.cross_validate(studies[:4], settings(folds=2), {"other": studies[5].labels})
+    assert report["data_hash"] != plain[1]["data_hash"]
+    with pytest.raises(ValueError, match="timeline of study odd"):
+        decoding.fit(studies[:4], settings(), timelines={"odd": np.ones((9, 3))})
 
 
 def test_truth_rows_are_the_converter_s():

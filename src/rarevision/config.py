@@ -139,7 +139,8 @@ class Decode:
     max_gap: int = 5  # frames filled
     min_length: int = 3  # frames kept
     compose: Literal["label_set", "per_label", "auto"] = "label_set"  # auto: chosen per label, out of fold
-    screen_recall: float = 0.9  # `screen`: event recall at which the ranked list is cut
+    screen_recall: float = 0.9  # `screen`: share of a study's findings that the ranked list, cut there, touches
+    screen_share: float = 0.0  # `screen`: cut at this share of a study's frames to look at instead; 0 = by recall
     folds: int = 5  # of the out-of-fold fit, by study
     seed: int = 42
 
@@ -283,6 +284,7 @@ def _check(config: Config, where: str) -> None:
         (c.median >= 1 and c.median % 2 == 1, "decode.median must be odd"),
         (c.max_gap >= 0 and c.min_length >= 1, "decode.max_gap >= 0 and decode.min_length >= 1"),
         (0 < c.screen_recall <= 1, "decode.screen_recall must lie in (0, 1]"),
+        (0 <= c.screen_share <= 1, "decode.screen_share must lie in [0, 1]; 0 cuts by decode.screen_recall"),
         (c.folds >= 2, "decode.folds must be at least 2"),
         (
             0 <= f.pillcam <= 50 and 0 <= f.olympus <= 20 and f.navicam >= 0,

@@ -6,18 +6,19 @@ A decoder is fitted on studies with scores and labels, is saved as JSON, and is 
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rarevision import config, events, scoring, stage
+from rarevision import config, events, scoring, screening, stage
 from rarevision import thresholds as thresholding
-from rarevision import timeline as timelines
+from rarevision import timeline as reading
 from rarevision.cleaning import clean
-from rarevision.events import Event, Events, runs
-from rarevision.labels import ANATOMY, LABELS, N_LABELS, REGIONS
+from rarevision.events import Event, Events
+from rarevision.labels import LABELS, N_LABELS
 from rarevision.scores import StudyScores
 from rarevision.timeline import Candidates, Timeline
 
@@ -49,8 +50,8 @@ def ours(timeline: Timeline, frame: np.ndarray, probs: np.ndarray, compose: str 
 
 
 def screen(timeline: Timeline, frame: np.ndarray, probs: np.ndarray) -> list[tuple[Event, float]]:
-    """Every proposed landmark and finding with its confidence, the surest first; none overlaps a surer one's half."""
-    found = distinct(timeline.candidates(probs, "per_label"))
+    """Every proposed landmark and finding with its confidence, the surest first; a label's own do not overlap."""
+    found = screening.distinct(timeline.candidates(probs, "per_label"))
     return list(zip(to_events(frame, found), found.confidence.tolist(), strict=True))
 
 
@@ -62,45 +63,13 @@ def to_events(frame: np.ndarray, found: Candidates) -> list[Event]:
     return [Event(s, e, (LABELS[c],)) for s, e, c in zip(starts, ends, found.column.tolist(), strict=True)]
 
 
-def distinct(found: Candidates) -> Candidates:
-    """Candidates that are no region and share no frame with a surer one of the same label."""
-    keep = np.zeros(len(found.column), bool)
-    for c in range(len(REGIONS), N_LABELS):
-        taken = np.zeros(int(found.rows.max(initial=-1)) + 1, bool)
-        for i in np.flatnonzero(found.column == c):
-            first, last = found.rows[i]
-            if not taken[first : last + 1].any():
-                keep[i] = taken[first : last + 1] = True
-    return found.kept(keep)
-
-
-def screen_cut(studies: list[StudyScores], outside: list[Candidates], recall: float) -> float:
-    """Confidence above which the distinct candidates touch a share `recall` of the findings' events, out of fold.
-
-    0 where even all candidates touch fewer.
-    """
-    best, n = [], 0  # of each true event, the confidence of the surest candidate that touches it
-    for study, found in zip(studies, outside, strict=True):
-        found = distinct(found)
-        for c in range(len(ANATOMY), N_LABELS):
-            mine = found.column == c
-            rows, confidence = found.rows[mine], found.confidence[mine]
-            for first, last in runs(study.labels[:, c] == 1):
-                touch = (rows[:, 0] <= last) & (rows[:, 1] >= first)
-                best.append(confidence[touch].max(initial=0.0))
-                n += 1
-    best = np.sort(best)[::-1]
-    need = int(np.ceil(recall * n))
-    return float(best[need - 1]) if n else 0.0
-
-
 @dataclass(frozen=True)
 class Decoder:
     """A fitted decoder. `expected`: its out-of-fold score, where it was cross-validated."""
 
     settings: config.Decode
     thresholds: tuple[float, ...]  # of `paper`
-    notes: dict[str, str]  # labels for which something else than the rule was done
+    notes: dict[str, str]  # label, or `screen`: where something else than the rule was done
     data_hash: str  # of the studies it was fitted on
     expected: dict[str, Any] = field(default_factory=dict)
     timeline: Timeline | None = None  # of `ours` and `screen`
@@ -134,28 +103,55 @@ class Decoder:
         return cls.from_json(json.loads(Path(path).read_text()))
 
 
-def data_hash(studies: list[StudyScores]) -> str:
+def data_hash(studies: list[StudyScores], timelines: Mapping[str, np.ndarray] | None = None) -> str:
     """Hash of names, frames, scores and labels: the same decoder comes of the same data only."""
     total = hashlib.sha256()
-    for s in studies:
-        for part in (s.study.encode(), s.frame, s.probs, s.labels):
-            total.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes())
+    others = [part for name, labels in other_timelines(studies, timelines).items() for part in (name.encode(), labels)]
+    for part in [part for s in studies for part in (s.study.encode(), s.frame, s.probs, s.labels)] + others:
+        total.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes())
     return total.hexdigest()
 
 
-def fit(studies: list[StudyScores], cfg: config.Config, expected: dict[str, Any] | None = None) -> Decoder:
+def other_timelines(studies: list[StudyScores], timelines: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+    """The timelines of studies that are not among `studies`, checked."""
+    scored = {s.study for s in studies}
+    others = {name: np.asarray(labels) for name, labels in (timelines or {}).items() if name not in scored}
+    for name, labels in others.items():
+        if labels.ndim != 2 or labels.shape[1] != N_LABELS or not len(labels) or not np.isin(labels, (0, 1)).all():
+            raise ValueError(
+                f"timeline of study {name}: {labels.shape}; must be 0 or 1, [frames, {N_LABELS}], not empty"
+            )
+    return others
+
+
+def fit(
+    studies: list[StudyScores],
+    cfg: config.Config,
+    expected: dict[str, Any] | None = None,
+    timelines: Mapping[str, np.ndarray] | None = None,
+) -> Decoder:
     """Fit the decoder that `cfg.decode` names on studies with labels (`cfg.threshold` too, for `paper`).
 
-    `expected`: the report of `cross_validate`, saved with the decoder.
+    `expected`: the report of `cross_validate`, saved with the decoder. `timelines`: study -> labels uint8 [T, 17] of
+    training studies, those without scores too: order, durations, places and presence are learned from them all (one of
+    a study with scores is not counted twice). Never give the timeline of a study that is to be decoded.
     """
     _check(studies, 1)
-    if cfg.decode.method != "paper":
-        screened = cfg.decode.method == "screen"
-        timeline, outside = timelines.fit(studies, "per_label" if screened else cfg.decode.compose)
-        cut = screen_cut(studies, outside, cfg.decode.screen_recall) if screened else 0.0
-        return Decoder(cfg.decode, (), {}, data_hash(studies), expected or {}, timeline, cut)
-    fitted = thresholding.fit(studies, cfg.threshold, cfg.decode)
-    return Decoder(cfg.decode, tuple(map(float, fitted.values)), fitted.notes, data_hash(studies), expected or {})
+    d = cfg.decode
+    others = list(other_timelines(studies, timelines).values())
+    hashed = data_hash(studies, timelines)
+    if d.method == "paper":
+        fitted = thresholding.fit(studies, cfg.threshold, d)
+        return Decoder(d, tuple(map(float, fitted.values)), fitted.notes, hashed, expected or {})
+    timeline, outside = reading.fit(studies, "per_label" if d.method == "screen" else d.compose, others)
+    cut, notes = 0.0, {}
+    if d.method == "screen" and d.screen_share:
+        cut = screening.share_cut([len(s.frame) for s in studies], outside, d.screen_share)
+    elif d.method == "screen":
+        cut = screening.recall_cut([s.labels for s in studies], outside, d.screen_recall)
+        if cut == 0:
+            notes["screen"] = f"out of fold even the whole list stays below recall {d.screen_recall}: nothing is cut"
+    return Decoder(d, (), notes, hashed, expected or {}, timeline, cut)
 
 
 def _check(studies: list[StudyScores], least: int) -> None:
@@ -178,20 +174,26 @@ def truth_events(studies: list[StudyScores]) -> Events:
     return {s.study: events.from_label_sets(s.frame, s.labels) for s in studies}
 
 
-def cross_validate(studies: list[StudyScores], cfg: config.Config) -> tuple[Events, dict[str, Any]]:
-    """Events of every study from a decoder that never saw it, and a report: score and silence, per fold too."""
+def cross_validate(
+    studies: list[StudyScores], cfg: config.Config, timelines: Mapping[str, np.ndarray] | None = None
+) -> tuple[Events, dict[str, Any]]:
+    """Events of every study from a decoder that never saw it, and a report: score and silence, per fold too.
+
+    `timelines` as in `fit`, of which only those of other studies are used. For `screen` the report says what was asked
+    and what was got, recall and share of frames to look at as `screening` defines them.
+    """
     _check(studies, 2)
     folds = assign_folds(studies, cfg.decode.folds, cfg.decode.seed)
+    others = other_timelines(studies, timelines)
     found: Events = {}
     fits = []
     for k in sorted(set(folds.values())):
-        fits.append(fit([s for s in studies if folds[s.study] != k], cfg))
+        fits.append(fit([s for s in studies if folds[s.study] != k], cfg, timelines=others))
         found |= {s.study: fits[-1].decode(s.frame, s.probs) for s in studies if folds[s.study] == k}
     found = {s.study: found[s.study] for s in studies}
     result = scoring.report(truth_events(studies), found)
     fold = np.array([folds[s.study] for s in studies])
     silence = (~result.present).mean(1)
-    values = np.array([f.thresholds or [0.0] * N_LABELS for f in fits])
     report = {
         "folds": [
             {"score": result.ap[:, fold == k].mean((1, 2)).tolist(), "empty": float(silence[fold == k].mean())}
@@ -201,8 +203,14 @@ def cross_validate(studies: list[StudyScores], cfg: config.Config) -> tuple[Even
         "empty": result.empty,
         "present": list(result.mean(present_only=True)),
         "reader": result.reader("findings"),
-        "data_hash": data_hash(studies),
+        "data_hash": data_hash(studies, others),
     }
     if fits[0].thresholds:
+        values = np.array([f.thresholds for f in fits])
         report["thresholds"] = {n: [float(v.min()), float(v.max())] for n, v in zip(LABELS, values.T, strict=True)}
+    if cfg.decode.method == "screen":
+        by = "share" if cfg.decode.screen_share else "recall"
+        got = screening.measure(studies, found.values())
+        asked = getattr(cfg.decode, f"screen_{by}")
+        report["screen"] = {"by": by, "asked": asked, "got": got[by], **got, "cuts": [f.cut for f in fits]}
     return found, report

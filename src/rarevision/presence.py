@@ -99,9 +99,9 @@ def logistic(x: np.ndarray, y: np.ndarray, weight: np.ndarray, ridge: float = RI
 
 
 def fit_presence(priors: np.ndarray, found: list[Marginals], truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`usual` and the logistic weights of presence, from `truth` bool [V, 12]."""
+    """`usual` and the logistic weights of presence, from `priors` [V, 17] and `truth` bool [V, 12]."""
     usual = usual_evidence(found, truth)
-    x = np.concatenate([presence_features(priors, usual, f) for f in found])
+    x = np.concatenate([presence_features(p, usual, f) for p, f in zip(priors, found, strict=True)])
     return usual, logistic(x, truth.reshape(-1).astype(np.float64), np.ones(len(x)))
 
 

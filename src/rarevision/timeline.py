@@ -105,26 +105,43 @@ def fit(
 ) -> tuple[Timeline, list[Candidates]]:
     """Learn everything from studies with labels; `timelines` uint8 [T, 17]: more labels without scores, for structure.
 
-    Returns the model and each study's candidates from presence and hit models that did not see the study (`folds`).
+    Presence and hits are learned from readings by a calibration and a structure that did not see the study, as it will
+    be at test time: evidence is surer on the studies it was fitted on. Returns the model, and each study's candidates
+    as a model that saw it in no part of the reading makes them (`folds`).
     """
-    scored = calibration.fit(studies)
-    learned = structure.fit([s.labels for s in studies] + list(timelines or []), scored.memory)
-    blank = Timeline(scored, learned, Presence(np.zeros((12, 2)), np.zeros(8), np.zeros((4, 1)), 1.0))
-    read = [blank.read(s.probs) for s in studies]
+    more = list(timelines or [])
+    n = len(studies)
+    blank = _blank(studies, more)
+    readers, read = [blank] * n, [()] * n
+    for train, test in _splits(n, folds):
+        reader = _blank([studies[i] for i in train], more)
+        for i in test:
+            readers[i], read[i] = reader, reader.read(studies[i].probs)
     truths = [truth_rows(s.labels) for s in studies]
     there = np.array([[len(t) > 0 for t in truth] for truth in truths])
-    everyone = np.arange(len(studies))
-    whole = _fit_presence(learned, read, there, everyone)
-    # The proposals of all studies are made once; only the models that judge them are fitted again for every fold.
-    made = [propose(*each, whole.probability(learned.presence, *each)[N_REGIONS:]) for each in read]
-    outside: list[Candidates | None] = [None] * len(studies)
-    for train, test in _splits(len(studies), folds):
-        judge = _fit_hits(_fit_presence(learned, read, there, train), made, truths, train)
+    priors = np.array([r.structure.presence for r in readers])
+    judges, present = [blank.presence] * n, np.empty((n, N_LABELS))
+    for train, test in _splits(n, folds):
+        judge = _fit_presence(priors, read, there, train)
         for i in test:
-            present = judge.probability(learned.presence, *read[i])
-            outside[i] = dataclasses.replace(blank, presence=judge).rank(present, made[i], compose)
-    final = dataclasses.replace(_fit_hits(whole, made, truths, everyone), caution=_caution(outside, truths))
+            judges[i], present[i] = judge, judge.probability(priors[i], *read[i])
+    made = [propose(*r, p[N_REGIONS:]) for r, p in zip(read, present, strict=True)]
+    outside: list[Candidates | None] = [None] * n
+    for train, test in _splits(n, folds):
+        for i in test:
+            judge = _fit_hits(judges[i], made, truths, train) if i == test[0] else judge
+            outside[i] = dataclasses.replace(readers[i], presence=judge).rank(present[i], made[i], compose)
+    everyone = np.arange(n)
+    final = _fit_hits(_fit_presence(priors, read, there, everyone), made, truths, everyone)
+    final = dataclasses.replace(final, caution=_caution(outside, truths))
     return dataclasses.replace(blank, presence=final), outside
+
+
+def _blank(studies: list[StudyScores], more: list[np.ndarray]) -> Timeline:
+    """Calibration and structure; nothing learned yet of presence and hits."""
+    scored = calibration.fit(studies)
+    learned = structure.fit([s.labels for s in studies] + more, scored.memory)
+    return Timeline(scored, learned, Presence(np.zeros((12, 2)), np.zeros(8), np.zeros((4, 1)), 1.0))
 
 
 def _splits(n: int, folds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -134,8 +151,8 @@ def _splits(n: int, folds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield (np.setdiff1d(np.arange(n), test) if n > 1 else test), test
 
 
-def _fit_presence(learned: Structure, read: list, there: np.ndarray, train: np.ndarray) -> Presence:
-    fitted = presence.fit_presence(learned.presence, [read[i][1] for i in train], there[train][:, N_REGIONS:])
+def _fit_presence(priors: np.ndarray, read: list, there: np.ndarray, train: np.ndarray) -> Presence:
+    fitted = presence.fit_presence(priors[train], [read[i][1] for i in train], there[train][:, N_REGIONS:])
     return Presence(*fitted, np.zeros((4, 1)), 1.0)
 
 

@@ -1,11 +1,11 @@
 """Waterfall: what each step of the learned decoder adds, every study decoded by a fit that never saw it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from rarevision import config, timeline
-from rarevision.decoding import assign_folds, to_events
+from rarevision.decoding import assign_folds, other_timelines, to_events
 from rarevision.events import Events
 from rarevision.labels import REGIONS
 from rarevision.scores import StudyScores
@@ -33,13 +33,17 @@ STEPS: tuple[tuple[str, str, bool, Step], ...] = (
 )
 
 
-def fits(studies: list[StudyScores], cfg: config.Config) -> list[tuple[Timeline, list[StudyScores]]]:
-    """Per fold of `cfg.decode`: a timeline, and the studies that it never saw."""
+def fits(
+    studies: list[StudyScores], cfg: config.Config, timelines: Mapping[str, np.ndarray] | None = None
+) -> list[tuple[Timeline, list[StudyScores]]]:
+    """Per fold of `cfg.decode`: a timeline, and the studies that it never saw. `timelines` as in `decoding.fit`."""
     folds = assign_folds(studies, cfg.decode.folds, cfg.decode.seed)
-    return [
-        (timeline.fit([s for s in studies if folds[s.study] != k])[0], [s for s in studies if folds[s.study] == k])
-        for k in sorted(set(folds.values()))
-    ]
+    others = list(other_timelines(studies, timelines).values())
+    fitted = []
+    for k in sorted(set(folds.values())):
+        line, _ = timeline.fit([s for s in studies if folds[s.study] != k], timelines=others)
+        fitted.append((line, [s for s in studies if folds[s.study] == k]))
+    return fitted
 
 
 def steps(fitted: list[tuple[Timeline, list[StudyScores]]]) -> dict[str, Events]:
