@@ -63,14 +63,14 @@ test, test_coverage = galar.read_test(run.data("test_root"))
 pd.concat([coverage, test_coverage])
 
 # %% [markdown]
-# **Read it so:** `joined` should equal `on_disk` and `labelled`. `frame_per_index` shows the trap: 5 on PillCam, 1 on
-# Olympus. Partial copies of the data set are fine; what has no partner on the other side is counted, never guessed.
+# **Read it so:** `joined` should equal `on_disk` and `labelled`. `ratio`, frame / index, shows the trap: 5 on PillCam,
+# 1 on Olympus. Partial copies of the data set are fine; what has no partner on the other side is counted, never guessed.
 
 # %%
 train.save(run.path("index/train.parquet"))
 test.save(run.path("index/test.parquet"))
 with atomic(run.path("coverage.csv")) as temporary:
-    pd.concat([coverage, test_coverage]).to_csv(temporary, index=False)
+    pd.concat([coverage, test_coverage]).to_csv(temporary)
 print(f"{len(train):,} labelled frames in {len(train.studies)} studies")
 print(f"{len(test):,} frames to predict in {len(test.studies)}")
 
@@ -132,7 +132,9 @@ plt.show()
 # ## Three capsules, three looks
 #
 # Training shows PillCam and Olympus, the test set NaviCam. The mask around the image, the scale and the colours
-# differ.
+# differ. `data.field_of_view = "crop"` cuts each study to its field; `data.harmonise = "colour"` maps the colours by a
+# gain per channel and one gamma, measured over the whole study, and keeps one round field for all. The map is the
+# study's, so two single frames need not look alike: the table compares whole studies.
 
 # %%
 treatments = {
@@ -144,6 +146,18 @@ examples = [(index, index.studies[index.systems.index(s)]) for index in (train, 
 plots.systems(examples, treatments)
 plt.show()
 
+# %%
+levels = {title: {} for title in treatments}
+for index in (train, test):
+    for system in sorted({*index.systems}):
+        some = index.select([s for s, own in zip(index.studies, index.systems, strict=True) if own == system][:4])
+        rows = np.linspace(0, len(some) - 1, 48).astype(int)
+        for title, data in treatments.items():
+            reader = frames.Plain(some, data)
+            pixels = np.concatenate([reader.read(row)[::4, ::4].reshape(-1, 3) for row in rows])
+            levels[title][system] = np.median(pixels[pixels.max(1) > 60], 0).round().astype(int).tolist()
+pd.DataFrame(levels).rename_axis("median red, green, blue of what is lit")
+
 # %% [markdown]
 # ## What does augmentation do to a frame?
 
@@ -153,8 +167,8 @@ picture = source.read(row)
 for name in augment.PIPELINES:
     vary = augment.Augment(name, 224, config.train.seed)
     variants = [vary(square(picture, 256), epoch, row) for epoch in range(7)]
-    title = f"Augmentation '{name}': one frame, as recorded and in seven epochs"
-    plots.images([picture, *variants], ["source", *[f"epoch {e}" for e in range(7)]], 8, title, size=1.2)
+    title = f"Augmentation '{name}': one frame, as it is read and in seven epochs"
+    plots.images([picture, *variants], ["as read", *[f"epoch {e}" for e in range(7)]], 8, title, size=1.2)
     plt.show()
 
 # %% [markdown]
