@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
 from rarevision import checkpoint, fold, launch, training
 from rarevision.checkpoint import CheckpointError
+from rarevision.forward import mixed_precision
 from rarevision.frames import Plain
 from rarevision.stage import write_json
 from rarevision.training import TrainingError
@@ -76,7 +78,11 @@ def test_it_leaves_what_is_promised(world, whole):
     meta = json.loads((folder / "last" / "meta.json").read_text())
     assert meta["finished"]
     assert meta["identity"]["train"]["lr_heads"] == 3e-3
-    assert list((folder / "tensorboard").rglob("events.out.tfevents.*"))
+    board = EventAccumulator(str(folder / "tensorboard")).Reload()
+    assert {"train/loss", "train/lr_backbone", "validation/ap", "validation/validation_loss"} <= {
+        *board.Tags()["scalars"]
+    }
+    assert [e.value for e in board.Scalars("validation/ap")] == pytest.approx(history.ap.tolist())
     tensors, _ = last(run)
     assert not any("text" in name.removeprefix("model.text").removeprefix("ema.text") for name in tensors)
     assert checkpoint.load(folder / "best", "ema.")[0].keys() == checkpoint.load(folder / "last", "model.")[0].keys()
@@ -317,6 +323,14 @@ def test_a_disk_that_fails_elsewhere_is_one_clear_error(world, tmp_path, monkeyp
     monkeypatch.setattr(fold.Fold, "_note", full)
     with pytest.raises(TrainingError, match=r"fold 0: .*No space left on device.*metrics.jsonl.*run again"):
         train(world, tmp_path)
+
+
+def test_bf16_is_taken_where_a_gpu_has_it(monkeypatch):
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    for has in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has=has: has)
+        assert (mixed_precision("auto", cpu), mixed_precision("auto", gpu)) == ("no", "bf16" if has else "no")
+    assert mixed_precision("fp16", gpu) == "fp16"
 
 
 def test_half_precision_keeps_weights_and_averages_in_fp32(world, tmp_path):

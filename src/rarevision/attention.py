@@ -149,23 +149,25 @@ class Paper(Vectors):
             return attn_mask, attn_mask
         return self.split(attn_mask if attn_mask.ndim == 4 else attn_mask[None])
 
+    def pair(self, q, k, attn_mask, is_causal) -> list[Tensor]:
+        parts = zip(self.split(q), self.split(k), self.split_mask(attn_mask), strict=True)
+        return [softmax_map(*part, is_causal) for part in parts]
+
     def combine(self, x, q, k, v, attn_mask, is_causal, rope):
-        (q1, q2), (k1, k2), (v1, v2), (m1, m2) = self.split(q), self.split(k), self.split(v), self.split_mask(attn_mask)
-        strength = self.strength()
+        strength, values = self.strength(), self.split(v)
         if self.fused_attn and not (self.maps_on_cpu and q.device.type == "cpu"):
+            (q1, q2), (k1, k2), (m1, m2) = self.split(q), self.split(k), self.split_mask(attn_mask)
             outputs = [self.attend(q1, k1, u, m1, is_causal) - strength * self.attend(q2, k2, u, m2, is_causal)
-                       for u in (v1, v2)]  # fmt: skip
+                       for u in values]  # fmt: skip
         else:
-            first = self.attn_drop(softmax_map(q1, k1, m1, is_causal))
-            second = self.attn_drop(softmax_map(q2, k2, m2, is_causal))
+            first, second = map(self.attn_drop, self.pair(q, k, attn_mask, is_causal))
             difference = (first - strength * second).type_as(v)
-            outputs = [difference @ v1, difference @ v2]
+            outputs = [difference @ u for u in values]
         joined = torch.cat(outputs, dim=1) if self.groups == "halves" else torch.stack(outputs, dim=2).flatten(1, 2)
         return joined.type_as(v)
 
     def maps(self, x, q, k, attn_mask, is_causal, rope):
-        (q1, q2), (k1, k2), (m1, m2) = self.split(q), self.split(k), self.split_mask(attn_mask)
-        first, second = softmax_map(q1, k1, m1, is_causal), softmax_map(q2, k2, m2, is_causal)
+        first, second = self.pair(q, k, attn_mask, is_causal)
         return Maps(first, second, first - self.strength() * second, self.strength())
 
 
@@ -217,16 +219,16 @@ class Preserve(Form):
 
 def fused_qkv(attn: nn.Module) -> nn.Linear:
     """One `[3 H d, C]` linear layer out of a timm layer's fused or separate projections and biases."""
-    bias = None
+    if attn.qkv is not None and getattr(attn, "q_bias", None) is None:
+        return attn.qkv
     if attn.qkv is not None:
-        if getattr(attn, "q_bias", None) is None:
-            return attn.qkv
-        weight, bias = attn.qkv.weight, torch.cat([attn.q_bias, attn.k_bias, attn.v_bias])
+        weight, biases = attn.qkv.weight, [attn.q_bias, attn.k_bias, attn.v_bias]
     else:
-        parts = [attn.q_proj, attn.k_proj, attn.v_proj]
-        weight = torch.cat([p.weight for p in parts])
-        if any(p.bias is not None for p in parts):
-            bias = torch.cat([p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias for p in parts])
+        parts = attn.q_proj, attn.k_proj, attn.v_proj
+        weight, biases = torch.cat([p.weight for p in parts]), [p.bias for p in parts]
+    bias = None
+    if any(b is not None for b in biases):  # Eva's keys have none
+        bias = torch.cat([weight.new_zeros(len(weight) // 3) if b is None else b for b in biases])
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device=weight.device, dtype=weight.dtype)
     with torch.no_grad():
         layer.weight.copy_(weight)
@@ -292,14 +294,13 @@ def replace(trunk: nn.Module, form: str, groups: str = "halves", lambda_init: fl
 
 def difftransformer(attn: nn.Module, index: int) -> DiffAttention:
     """timm's DiffAttention with the pretrained qkv and proj: H / 2 differential heads over pairs of adjacent ones."""
-    dim, problem = attn.proj.out_features, ""
-    if not isinstance(attn, Attention):
-        problem = "rotary positions"
-    elif attn.gate is not None:
-        problem = "a gate"
-    elif attn.num_heads * attn.head_dim != dim:
-        problem = f"heads of {attn.num_heads} x {attn.head_dim}, not {dim}"
-    if problem:
+    dim = attn.proj.out_features
+    problems = {
+        "rotary positions": not isinstance(attn, Attention),
+        "a gate": attn.gate is not None,
+        f"heads of {attn.num_heads} x {attn.head_dim}, not {dim}": attn.num_heads * attn.head_dim != dim,
+    }
+    if problem := " and ".join(name for name, found in problems.items() if found):
         raise AttentionError(f"block {index}: timm's DiffAttention cannot take over a layer with {problem}")
     new = DiffAttention(dim, attn.num_heads // 2, attn_drop=attn.attn_drop.p, depth=index)
     new = new.to(attn.qkv.weight.device)

@@ -46,12 +46,9 @@ def one_cycle(step: int, total: int, warmup: float) -> float:
     Smith and Topin 2018 (arXiv:1708.07120) with the constants of torch's OneCycleLR, as a function of the step
     alone: no state to lose, no error past the end, Adam's betas left alone.
     """
-    start, end = 1 / 25, 1 / 25e4
     peak, last = warmup * total - 1, total - 1
-    low, done = (start, step / peak) if step <= peak else (end, (step - peak) / (last - peak))
-    if step <= peak:
-        return low + (1 - low) * (1 - math.cos(math.pi * done)) / 2
-    return low + (1 - low) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+    low, share = (1 / 25, step / peak) if step <= peak else (1 / 25e4, max(last - step, 0) / (last - peak))
+    return low + (1 - low) * (1 - math.cos(math.pi * share)) / 2
 
 
 class Fold:
@@ -318,10 +315,8 @@ class Fold:
         """Validate the averaged model, log one line, save."""
         loss, probs = self._validate()
         ap = average_precision(self.index.labels[self.validation], probs)  # NaN where a class has no positives
-        mean, anatomy, findings = (
-            None if np.isnan(part).all() else float(np.nanmean(part))
-            for part in (ap, ap[: len(ANATOMY)], ap[len(ANATOMY) :])
-        )
+        parts = {"AP": ap, "anatomy": ap[: len(ANATOMY)], "findings": ap[len(ANATOMY) :]}
+        mean = {name: None if np.isnan(part).all() else float(np.nanmean(part)) for name, part in parts.items()}
         n = max(self.sums[3], 1)
         entry = {
             "event": "epoch",
@@ -330,9 +325,9 @@ class Fold:
             "classification": self.sums[1] / n,
             "contrastive": self.sums[2] / n,
             "validation_loss": loss,
-            "ap": mean,
-            "ap_anatomy": anatomy,
-            "ap_findings": findings,
+            "ap": mean["AP"],
+            "ap_anatomy": mean["anatomy"],
+            "ap_findings": mean["findings"],
             "ap_per_class": {name: None if np.isnan(v) else float(v) for name, v in zip(LABELS, ap, strict=True)},
             "skipped_steps": self.bad_steps,
             "frames_per_second": round(rate, 1),
@@ -342,17 +337,14 @@ class Fold:
             {f"validation/{k}": v for k, v in entry.items() if isinstance(v, float)},
             step=(self.epoch + 1) * self.draws.steps,
         )
-        shown = " ".join(
-            f"{name} {value:.3f}" if value is not None else f"{name} -"
-            for name, value in (("AP", mean), ("anatomy", anatomy), ("findings", findings))
-        )
+        shown = " ".join(f"{name} -" if value is None else f"{name} {value:.3f}" for name, value in mean.items())
         self._say(
             f"epoch {self.epoch + 1}/{self.train.epochs}  loss {entry['loss']:.4f}  validation {loss:.4f}  {shown}  "
             f"{rate:.0f} frames/s"
         )
-        improved = (mean or 0.0) > self.best["ap"]
+        improved = (mean["AP"] or 0.0) > self.best["ap"]
         if improved:
-            self.best = {"epoch": self.epoch + 1, "ap": mean or 0.0}
+            self.best = {"epoch": self.epoch + 1, "ap": mean["AP"] or 0.0}
         self.epoch, self.step, self.sums = self.epoch + 1, 0, [0.0, 0.0, 0.0, 0]
         self._save()
         if improved and self.main:
