@@ -64,7 +64,7 @@ pd.concat([coverage, test_coverage])
 
 # %% [markdown]
 # **Read it so:** `joined` should equal `on_disk` and `labelled`. `ratio`, frame / index, shows the trap: 5 on PillCam,
-# 1 on Olympus. Partial copies of the data set are fine; what has no partner on the other side is counted, never guessed.
+# 1 on Olympus. Partial copies of the data set are fine; what has no partner on the other side is counted, not guessed.
 
 # %%
 train.save(run.path("index/train.parquet"))

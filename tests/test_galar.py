@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 
 import numpy as np
 import pandas as pd
@@ -10,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from rarevision.galar import DataError, FrameIndex, fingerprint, main, read_galar, read_test
+from rarevision.galar import DataError, FrameIndex, fingerprint, read_galar, read_test
 from rarevision.labels import COLUMN, LABELS
 from rarevision.layout import read_label_csv
+from rarevision.verify import main
 
 OTHERS = ["ampulla of vater", "foreign body", "IBD", "cancer", "esophagitis", "varices", "celiac", "section"]
 VIEWS = ["bubbles", "dirt", "no view", "reduced view", "good view"]
@@ -35,8 +37,11 @@ def frames(folder, numbers, name="frame_{:06d}.PNG", size=8):
 
 @pytest.fixture
 def galar(tmp_path):
+    return write_galar(tmp_path / "galar")
+
+
+def write_galar(root):
     """Study 7 (PillCam, frame = 5 * index) and study 40 (Olympus), with the newer of two labels folders right."""
-    root = tmp_path / "galar"
     frames(root / "Galar_Frames_001-010" / "7", range(0, 50, 5), size=512)
     frames(root / "40", range(3, 9), size=336)
     new, old = root / "20251215_Labels_Updated", root / "Labels"
@@ -178,6 +183,12 @@ def out_of_root(galar):
     (galar / "40" / "frame_000020.PNG").symlink_to(galar.parent / "elsewhere" / "frame_000004.PNG")
 
 
+def table_out_of_root(galar):
+    path = labels_of(galar)
+    path.rename(galar.parent / "7.csv")
+    path.symlink_to(galar.parent / "7.csv")
+
+
 def folder_out_of_root(galar):
     frames(galar.parent / "elsewhere", [4])
     (galar / "41").symlink_to(galar.parent / "elsewhere")
@@ -220,6 +231,7 @@ def other_names(galar):
         (unnumbered, r"thumbnail\.png: not named frame_<number>"),
         (all_unnumbered, r"9/picture\.png: no frame number"),
         (out_of_root, r"frame_000020\.PNG: a link out of"),
+        (table_out_of_root, r"20251215_Labels_Updated/7\.csv: a link out of"),
         (folder_out_of_root, r"41: a link out of"),
         (same_study_under_another_name, r"4[01]: a link to .*read already"),
         (huge_number, r"frame_99999999999\.PNG: the frame number"),
@@ -235,17 +247,25 @@ def test_faulty_folders_name_the_place(galar, fault, message):
         read_galar(galar, progress=False)
 
 
-def test_unreadable_folder(galar, monkeypatch):
-    scandir = os.scandir
+@pytest.fixture
+def warm(galar):
+    """What Python imports on first use is imported while its own files may be read."""
+    main(["verify", str(galar), "--full"])
 
-    def refuse(path):
-        if str(path).endswith("40"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(DataError, match="40: no permission to list it"):
-        read_galar(galar, progress=False)
+def test_what_may_not_be_read(warm, forbidding, capsys):
+    """A folder, a table, a frame without permission: each named, by reading and by `verify`."""
+    root = write_galar(forbidding / "set")
+    frame, table_, folder = root / "40/frame_000004.PNG", labels_of(root), root / "40"
+    for path, named in ((frame, "04.PNG: no permission to read it"), (table_, r"7.csv: no permission to read it"),
+                        (folder, "40: no permission to list it; run `chmod u+rx`")):  # fmt: skip
+        path.chmod(0)
+        code, out = verify(root, capsys)
+        assert code == 1 and named in out
+        if path != frame:
+            with pytest.raises(DataError, match=re.escape(named)):
+                read_galar(root, progress=False)
+        path.chmod(0o755)
 
 
 def test_missing_root_and_named_labels_folder(galar):
@@ -268,11 +288,18 @@ def test_kept_index_is_reused_until_a_folder_or_table_changes(galar, tmp_path, m
     index, report = read_galar(galar, cache=kept, progress=False)
     with monkeypatch.context() as patch:
         patch.setattr("rarevision.galar.read_label_csv", lambda *_: pytest.fail("tables were read again"))
+        patch.setattr("rarevision.galar.scan", lambda *_: pytest.fail("the folders were walked again"))
         again, report_again = read_galar(galar, cache=kept, progress=False)
     assert np.array_equal(index.labels, again.labels) and again.path(3) == index.path(3)
     pd.testing.assert_frame_equal(report, report_again)
     frames(galar / "40", [9])
     assert len(read_galar(galar, cache=kept, progress=False)[0]) == len(index) + 1
+    rewrite(labels_of(galar), lambda t: t.assign(blood=1))
+    assert read_galar(galar, cache=kept, progress=False)[0].labels[:10, COLUMN["blood"]].all()
+    (galar / "40" / "frame_000009.PNG").unlink()
+    assert len(read_galar(galar, cache=kept, progress=False)[0]) == len(index)
+    with pytest.raises(DataError, match="no such labels folder"):  # other settings are not answered from what is kept
+        read_galar(galar, labels="other", cache=kept, progress=False)
 
 
 def test_save_load_select_and_pickle(galar, tmp_path):

@@ -20,7 +20,7 @@ from rarevision.frames import Plain
 from rarevision.labels import N_LABELS
 from rarevision.model import Output
 from rarevision.predict import PredictError, deal
-from rarevision.scores import read_embeddings, read_labels, read_probs
+from rarevision.scores import read_labels, read_probs
 from rarevision.stage import write_json
 
 
@@ -52,6 +52,11 @@ def trained(world, tmp_path_factory):
     settings = world.but(train={"epochs": 1})
     training.train_folds(settings.config, world.index, world.reader, world.splits, world.text, run, progress=False)
     return run
+
+
+def read_embeddings(path):
+    with np.load(path) as archive:
+        return archive["embeddings"] if "embeddings" in archive.files else None
 
 
 def run(world, models, out, studies=None, **options):

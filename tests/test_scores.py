@@ -19,9 +19,11 @@ def test_round_trip(tmp_path):
     scores.write_probs(tmp_path / "7.npz", FRAME, PROBS, np.ones((3, 4)))
     frame, probs = scores.read_probs(tmp_path / "7.npz")
     assert frame.tolist() == [5, 10, 15] and probs.dtype == np.float32 and (probs == 0.5).all()
-    assert scores.read_embeddings(tmp_path / "7.npz").shape == (3, 4)
+    with np.load(tmp_path / "7.npz") as archive:
+        assert archive["embeddings"].dtype == np.float16 and archive["embeddings"].shape == (3, 4)
     scores.write_probs(tmp_path / "8.npz", FRAME, PROBS)
-    assert scores.read_embeddings(tmp_path / "8.npz") is None
+    with np.load(tmp_path / "8.npz") as archive:
+        assert sorted(archive.files) == ["frame", "probs"]
 
 
 def test_half_precision_scores_of_another_model_are_read(tmp_path):

@@ -7,7 +7,6 @@ million frames is a handful of arrays (80 MB); paths are rebuilt from folder, pr
     python -m rarevision.galar verify DATA_ROOT [--full]     checks a data set before hours of training
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -190,14 +189,13 @@ def read_galar(
     """
     root = Path(root)
     _require(root)
+    if cache is not None and Path(cache).exists():
+        index, notes = _load(cache)
+        if notes.get("stamp") == _stamp(root, labels, missing, notes.get("seen", {})):
+            return replace(index, root=root), _report(notes["report"])
     found = scan(root, progress)
     folder = labels_folder(root, labels, found)
     tables = {p.stem: p for p in tables_in(folder)}
-    stamp = digest([found.stamp, missing, [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in tables.values()]])
-    if cache is not None and Path(cache).exists():
-        index, notes = _load(cache)
-        if notes.get("stamp") == stamp:
-            return replace(index, root=root), _report(notes["report"])
     found.raise_faults()
     for name, images in found.unnamed.items():
         if Path(name).name in tables:
@@ -243,8 +241,24 @@ def read_galar(
         lines.append(line)
     index = _index(root, found, parts)
     if cache is not None:
-        index.save(cache, {"stamp": stamp, "report": lines})
+        seen = {"folders": found.seen, "tables": [os.path.relpath(p, root) for p in (*tables.values(), *found.tables)]}
+        index.save(cache, {"stamp": _stamp(root, labels, missing, seen), "seen": seen, "report": lines})
     return index, _report(lines)
+
+
+def _stamp(root: Path, labels: str, missing: str, seen: dict[str, list[str]]) -> str:
+    """Changes when a name below root is added or removed, which a folder's mtime shows, or a table is written: no walk.
+
+    `seen`: folders and tables as an earlier walk found them.
+    """
+    states: list[Any] = [labels, missing]
+    for name in (*seen.get("folders", []), *seen.get("tables", [])):
+        try:
+            stat = (root / name).stat()
+        except OSError:
+            return ""
+        states.append([name, stat.st_mtime_ns, 0 if name in seen["folders"] else stat.st_size])
+    return digest(states)
 
 
 def read_test(root: str | Path, progress: bool = True) -> tuple[FrameIndex, pd.DataFrame]:
@@ -350,20 +364,7 @@ def _span(frame: np.ndarray) -> str:
     return f"{frame[0]}..{frame[-1]}"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m rarevision.galar", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("verify", help="check a training or test data set; exit 1 with the list of faults")
-    command.add_argument("root", type=Path)
-    command.add_argument("--full", action="store_true", help="decode every frame instead of reading headers and ends")
-    command.add_argument("--labels", default="", help="labels folder below root")
-    command.add_argument("--workers", type=int, default=-1, help="processes; -1 = one per core")
-    options = parser.parse_args(arguments)
-
-    from rarevision.verify import verify
-
-    return verify(options.root, full=options.full, labels=options.labels, workers=options.workers)
-
-
 if __name__ == "__main__":
+    from rarevision.verify import main
+
     sys.exit(main())

@@ -13,7 +13,6 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from rarevision.labels import LABELS, normalise
-from rarevision.stage import digest
 
 FRAME = re.compile(r"(frame_)(\d+)(\.(?:png|jpg|jpeg))", re.IGNORECASE | re.ASCII)
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
@@ -42,12 +41,7 @@ class Scan:
     tables: list[Path] = field(default_factory=list)
     unnamed: dict[str, list[str]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
-    seen: list[tuple[str, int]] = field(default_factory=list)
-
-    @property
-    def stamp(self) -> str:
-        """Changes when a name below root is added or removed: every folder's mtime."""
-        return digest(sorted(self.seen))
+    seen: list[str] = field(default_factory=list)  # every folder, below root
 
     def name(self, folder: Folder, i: int) -> str:
         """File name of a study's i-th frame."""
@@ -76,7 +70,7 @@ def scan(root: Path, progress: bool = True) -> Scan:
             continue
         visited.add(resolved)
         try:
-            found.seen.append((os.path.relpath(folder, root), folder.stat().st_mtime_ns))
+            found.seen.append(os.path.relpath(folder, root))
             todo.extend(_read_folder(root, folder, real, found))
         except PermissionError:
             found.faults.append(f"{folder}: no permission to list it; run `chmod u+rx` on it")
@@ -97,24 +91,24 @@ def _read_folder(root: Path, folder: Path, real: Path, found: Scan) -> list[Path
             if entry.is_dir():
                 below.append(folder / name)
                 continue
-            if parts := match(name):
-                if not entry.is_file(follow_symlinks=False):
-                    if not entry.is_symlink():
-                        found.faults.append(f"{folder / name}: not a regular file; remove it")
-                        continue
-                    target = (folder / name).resolve()
-                    if not target.is_relative_to(real):
-                        found.faults.append(
-                            f"{folder / name}: a link out of {root}, to {target}; copy the file instead"
-                        )
-                        continue
+            suffix = os.path.splitext(name)[1].lower()
+            parts = match(name)
+            if (parts or suffix == ".csv") and not entry.is_file(follow_symlinks=False):
+                if not entry.is_symlink():
+                    found.faults.append(f"{folder / name}: not a regular file; remove it")
+                    continue
+                target = (folder / name).resolve()
+                if not target.is_relative_to(real):
+                    found.faults.append(f"{folder / name}: a link out of {root}, to {target}; copy the file instead")
+                    continue
+            if parts:
                 prefix, digits, suffix = parts.groups()
                 if len(digits) > 10 or (number := int(digits)) > 2**31 - 1:
                     found.faults.append(f"{folder / name}: the frame number does not fit 32 bits; rename the file")
                     continue
                 numbers.append(number)
                 codes.append(variants.setdefault((prefix, len(digits), suffix), len(variants)))
-            elif (suffix := os.path.splitext(name)[1].lower()) in IMAGES:
+            elif suffix in IMAGES:
                 unnamed.append(name)
             elif suffix == ".csv":
                 found.tables.append(folder / name)

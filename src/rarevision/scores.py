@@ -87,12 +87,6 @@ def read_labels(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     return frame, labels.astype(np.uint8)
 
 
-def read_embeddings(path: str | Path) -> np.ndarray | None:
-    """Embeddings [T, D], or None if the file has none."""
-    with np.load(path, allow_pickle=False) as archive:
-        return archive["embeddings"] if "embeddings" in archive.files else None
-
-
 def write_probs(path: str | Path, frame: np.ndarray, probs: np.ndarray, embeddings: np.ndarray | None = None) -> None:
     extra = {} if embeddings is None else {"embeddings": embeddings.astype(np.float16, copy=False)}
     with atomic(path) as temporary:
