@@ -148,6 +148,7 @@ test = galar.FrameIndex.load(run.need("index/test.parquet", "01_eda_imbalance"))
 pictures = {"training": spread(index, first), "test": spread(test, range(len(test)))}
 
 
+# %%
 def show(form, message):
     trunk = drift.variant(plain.trunk, form)
     for name, some in pictures.items():
@@ -158,7 +159,6 @@ def show(form, message):
         plt.show()
 
 
-# %%
 if "paper, halves" in forms:
     show("paper, halves", "two heads look apart")
 
