@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from rarevision import pipeline
@@ -24,6 +26,11 @@ def test_from_and_only_select_by_number():
     assert all(selected(s, "", "") for s in pipeline.STAGES)
     with pytest.raises(pipeline.StageError, match="FROM=07 names no stage"):
         selected("01_eda_imbalance", "07", "")
+
+
+def test_every_error_of_the_package_is_shown_as_one_line():
+    found = [re.findall(r"^class (\w+Error)\(", p.read_text(), re.M) for p in (PROJECT / "src/rarevision").glob("*.py")]
+    assert {name for names in found for name in names} == pipeline.CLEAR
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,30 @@ from rarevision.stage import Stage, code_hash, digest, sha256
 PROJECT = Path(rarevision.__file__).resolve().parents[2]
 
 
+# Errors of this package: their messages say what is wrong with which file and what to do, so a traceback adds nothing.
+CLEAR = frozenset(
+    [
+        "AttentionError",
+        "CacheError",
+        "CheckpointError",
+        "ConfigError",
+        "DataError",
+        "DecodeError",
+        "EventsError",
+        "FrameError",
+        "LaunchError",
+        "ModelError",
+        "PhantomError",
+        "PredictError",
+        "ScoreFileError",
+        "SplitError",
+        "StageError",
+        "SubmissionError",
+        "TrainingError",
+    ]
+)
+
+
 class StageError(RuntimeError):
     """A stage that cannot run; the message says what is missing and what to do."""
 
@@ -278,7 +302,7 @@ def main(arguments: list[str], environ: dict[str, str]) -> int:
     try:
         execute(run, parameters)
     except PapermillExecutionError as error:
-        print(error, file=sys.stderr)
+        print(f"{name}: {error.evalue}" if error.ename in CLEAR else error, file=sys.stderr)
         print(f"{name}: failed; see {shown(run.path('notebooks', name + '.html'))}", file=sys.stderr)
         return 1
     manifest = stage.manifest()
