@@ -1,6 +1,7 @@
-"""Out-of-fold table of `empty`, `paper` and `ours` for any run, with intervals; and how fast the decoders are.
+"""Out-of-fold table of `empty`, `paper`, `ours` and `screen` for any run, with intervals; how fast the decoders are.
 
-    python benchmarks/decoding.py RUN_DIR [--folds 5] [--seed 42] [--methods paper,ours] [--json FILE]
+    python benchmarks/decoding.py RUN_DIR [--folds 5] [--seed 42] [--methods paper,ours,screen] [--json FILE]
+                                  [--recall 0.9]
     python benchmarks/decoding.py --speed
 
 RUN_DIR needs probs/oof and labels/oof only. `--speed` makes up a study of 130,000 frames and needs nothing; times are
@@ -21,24 +22,28 @@ from rarevision.labels import N_LABELS, REGIONS
 from rarevision.scores import StudyScores, read_studies
 
 THRESHOLD = config.Threshold(method="f1")  # of `paper`: best F1, each score a possible threshold
-SETTINGS = {"paper": {"compose": "label_set"}, "ours": {"compose": "auto"}}
+SETTINGS = {"paper": {"compose": "label_set"}, "ours": {"compose": "auto"}, "screen": {"compose": "per_label"}}
 ROWS = ("score mAP@0.5", "score mAP@0.95", "present labels only mAP@0.5", "present labels only mAP@0.95")
 
 
-def out_of_fold(studies: list[StudyScores], methods: list[str], folds: int, seed: int) -> dict[str, dict]:
-    """Per method: measures with intervals, the gain over silence per fold, and seconds."""
+def out_of_fold(
+    studies: list[StudyScores], methods: list[str], folds: int, seed: int, recall: float = 0.9
+) -> dict[str, dict]:
+    """Per method: measures with intervals, the gain over silence per fold, and seconds; `screen`: asked and got."""
     truth = decoding.truth_events(studies)
     results: dict[str, dict] = {}
     events: dict[str, Events] = {"empty": {s.study: [] for s in studies}}
     for method in ("empty", *methods):
         started, report = time.perf_counter(), {"folds": []}
         if method != "empty":
-            decode = config.Decode(method=method, folds=folds, seed=seed, **SETTINGS[method])
+            decode = config.Decode(method=method, folds=folds, seed=seed, screen_recall=recall, **SETTINGS[method])
             cfg = dataclasses.replace(config.Config(), threshold=THRESHOLD, decode=decode)
             events[method], report = decoding.cross_validate(studies, cfg)
         table = intervals.intervals(scoring.report(truth, events[method])).loc[list(ROWS)]
         gains = [[s - f["empty"] for s in f["score"]] for f in report["folds"]]
         results[method] = {"measures": table.to_dict("index"), "gain per fold": gains}
+        if "screen" in report:
+            results[method]["screen"] = report["screen"]
         results[method]["seconds"] = time.perf_counter() - started
     return results
 
@@ -50,6 +55,9 @@ def show(results: dict[str, dict]) -> None:
         worst = np.min(result["gain per fold"], axis=0) if result["gain per fold"] else [0.0, 0.0]
         cells = "".join(f"{c:>32s}" for c in cells)
         print(f"{method:8s}{cells}{f'{worst[0]:+.4f} {worst[1]:+.4f}':>24s}{result['seconds']:9.0f}", flush=True)
+        if "screen" in result:
+            got = result["screen"]
+            print(f"        recall asked {got['asked']}, got {got['recall']:.3f} on {got['share']:.1%} of the frames")
 
 
 def made_up(frames: int, seed: int = 0) -> StudyScores:
@@ -119,6 +127,7 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--methods", default="paper,ours")
+    parser.add_argument("--recall", type=float, default=0.9, help="that `screen` is asked for")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--speed", action="store_true")
     options = parser.parse_args()
@@ -128,7 +137,7 @@ def main() -> None:
     if options.run_dir is None:
         parser.error("give a RUN_DIR, or --speed")
     studies = read_studies(options.run_dir / "probs" / "oof", options.run_dir / "labels" / "oof")
-    results = out_of_fold(studies, options.methods.split(","), options.folds, options.seed)
+    results = out_of_fold(studies, options.methods.split(","), options.folds, options.seed, options.recall)
     show(results)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
