@@ -65,6 +65,14 @@ def test_the_sums_are_sha256sums_own(folder):
     assert listed == {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - {"SHA256SUMS"}
 
 
+def test_a_twin_built_again_beside_its_manifest_is_whole(tmp_path):
+    folder = twin.build_twin(tmp_path / "twin")
+    stage.write_json(folder / "manifests" / "twin.json", {"seconds": 1})
+    twin.build_twin(folder, seed=1)
+    stage.write_json(folder / "manifests" / "twin.json", {"seconds": 2})
+    assert "every file" in weights.check(folder)
+
+
 def test_the_tokenizer_reads_any_prompt(folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for label in LABELS:
