@@ -91,7 +91,7 @@ def build_twin(
 
 
 def write_sums(folder: Path) -> None:
-    """SHA256SUMS of every file of the folder, in the format of `sha256sum -c`; not of a stage's manifest beside them."""
+    """SHA256SUMS of every file of the folder, as `sha256sum -c` reads it; not of a stage's manifest beside them."""
     kept = {"SHA256SUMS", "manifests"}
     files = sorted(
         p for top in folder.iterdir() if top.name not in kept for p in ([top] if top.is_file() else top.rglob("*"))
