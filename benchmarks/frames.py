@@ -31,7 +31,7 @@ from rarevision.frames import FrameDataset
 from rarevision.galar import FrameIndex, read_test
 from rarevision.labels import COLUMN, REGIONS
 
-SIZE, BATCH = 224, 32
+SIZE, BATCH, PASSES = 224, 32, 4
 GALAR_ROWS = 3_513_715
 
 
@@ -104,7 +104,9 @@ def routes(index: FrameIndex, cache, workers: int) -> dict[str, DataLoader]:
         "training, cache, paper": Epoch(FrameDataset(index, cache, SIZE, "paper"), train=True),
         "training, cache, endoscopy": Epoch(FrameDataset(index, cache, SIZE, "endoscopy"), train=True),
     }
-    options = {"batch_size": BATCH, "num_workers": workers, "persistent_workers": workers > 0}
+    # several passes in one: the workers' head start at the beginning of a pass must not count for much
+    rows = list(range(len(index))) * PASSES
+    options = {"batch_size": BATCH, "sampler": rows, "num_workers": workers, "persistent_workers": workers > 0}
     return {name: DataLoader(data, **options) for name, data in sets.items()}
 
 
