@@ -126,6 +126,17 @@ def test_silent_on_noise():
     assert report["score"][0] > report["empty"] - 0.02
 
 
+def test_beats_silence_on_another_capsule(studies):
+    """Flatter logits, shifted for each label, as a capsule system gives that training never showed."""
+    rng, decoder = np.random.default_rng(4), decoding.fit(studies, settings())
+    found, others = {}, made_up(12, seed=8)
+    for s in others:
+        logit = np.log(s.probs) - np.log1p(-s.probs)
+        found[s.study] = decoder.decode(s.frame, 1 / (1 + np.exp(-0.7 * logit - 0.7 * rng.standard_normal(N_LABELS))))
+    result = scoring.report(decoding.truth_events(others), found)
+    assert result.score[0] > result.empty + 0.1
+
+
 @pytest.mark.parametrize("method", ["ours", "screen"])
 def test_saved_decoder_is_the_same(studies, tmp_path, method):
     first, second = (decoding.fit(studies[:6], settings(method)) for _ in range(2))

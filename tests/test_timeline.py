@@ -1,15 +1,19 @@
 """The learned parts one by one, on examples small enough to check by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_decoding import made_up
 
-from rarevision import calibration, chains, presence, proposals, regions, structure
+from rarevision import calibration, chains, presence, proposals, regions, structure, timeline
 from rarevision.chains import Marginals
 from rarevision.labels import N_LABELS
 from rarevision.regions import RegionPath
 from rarevision.scores import StudyScores
+from rarevision.timeline import Candidates
 
 
 def test_innovation_of_a_constant_is_its_unshared_part():
@@ -108,6 +112,30 @@ def test_expected_path_is_the_best_of_all(seed):
     assert value(regions.expected_path(posterior)) == pytest.approx(value(whole))
 
 
+def misread(studies, stretches, seed=0):
+    """Scores that take 40 frames of one region for another, in so many places of each study."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for s in studies:
+        probs = s.probs.copy()
+        for start in rng.integers(0, len(probs) - 40, stretches):
+            probs[start : start + 40, :5] = np.roll(probs[start : start + 40, :5], int(rng.integers(1, 5)), axis=1)
+        out.append(dataclasses.replace(s, probs=probs))
+    return out
+
+
+def test_regions_that_are_misread_for_long_are_believed_less():
+    """On clear scores the evidence stands as it is; where whole stretches are misread, it is taken for less."""
+    sharp = made_up(6, gain=10.0)
+    clear, _ = timeline.fit(sharp, folds=3)
+    doubtful, _ = timeline.fit(misread(sharp, 3), folds=3)
+    assert clear.calibration.trust == 1.0 > doubtful.calibration.trust
+    full = dataclasses.replace(doubtful.calibration, trust=1.0)
+    probs = sharp[0].probs
+    expected = doubtful.calibration.trust * regions.evidence(full, probs)
+    np.testing.assert_allclose(regions.evidence(doubtful.calibration, probs), expected, rtol=1e-5, atol=1e-5)
+
+
 def still(frames, on):
     """Marginals of certain labels: `on` bool [T, 12]."""
     p = on.astype(np.float32)
@@ -138,6 +166,51 @@ def test_logistic_against_the_closed_form():
     b = presence.logistic(x, y, np.ones(800), ridge=1e-6)
     np.testing.assert_allclose(presence.sigmoid(np.array([b[1], b[0] + b[1]])), [0.2, 0.75], atol=3e-3)
     assert np.isfinite(presence.logistic(x[:, :1] * 0, np.ones(800), np.ones(800))).all()
+
+
+def test_logistic_adds_to_what_is_known():
+    """Shares that the offset explains leave nothing to learn; wrong ones are put right by the intercept."""
+    x, y = np.zeros((1000, 1)), np.concatenate([np.arange(500) < 100, np.arange(500) < 400]).astype(float)
+    known = np.repeat(presence.odds(np.array([0.2, 0.8])), 500)
+    np.testing.assert_allclose(presence.logistic(x, y, np.ones(1000), offset=known), 0, atol=1e-6)
+    assert presence.logistic(x, y, np.ones(1000), offset=known + 2.0)[1] == pytest.approx(-2, abs=0.02)
+
+
+def test_presence_knows_the_prior_before_it_learns():
+    prior = np.linspace(0.05, 0.95, N_LABELS)
+    path = np.full(10, 4)
+    edge = np.zeros((10, 5), np.float32)
+    region = RegionPath(path, np.eye(5, dtype=np.float32)[path], edge, edge)
+    found = still(10, np.zeros((10, 12), bool))
+    np.testing.assert_allclose(presence.unknown().probability(prior, region, found), prior)
+
+
+def test_a_sure_region_that_is_often_wrong_is_doubted():
+    """The colon's posterior is 1 in every study, but half of them have none: 0.5, not 1. The mouth is what it seems."""
+    edge = np.zeros((20, 5), np.float32)
+    studies, truth = [], np.zeros((40, N_LABELS), bool)
+    for k in range(40):
+        path = np.repeat([0 if k % 4 < 2 else 3, 4], 10)
+        studies.append(
+            (RegionPath(path, np.eye(5, dtype=np.float32)[path], edge, edge), still(20, np.zeros((20, 12), bool)))
+        )
+        truth[k, [3, 4]] = k % 4 >= 2, k % 2
+        truth[k, 0] = k % 4 < 2
+    priors = np.tile(np.where(np.arange(N_LABELS) < 5, 0.5, 0.1), (40, 1))
+    usual, here, rest = presence.fit_presence(priors, studies, truth)
+    model = dataclasses.replace(presence.unknown(), usual=usual, region=here, present=rest)
+    sure = model.probability(priors[0], *studies[0])
+    assert sure[1] < 0.1 and 0.6 < sure[4] < 0.95  # two of three regions that seem sure are there
+
+
+def test_caution_by_hand():
+    """Three present findings expected to earn 0.5 each earn nothing: (1 + 0) / (1 + 1.5); no landmark: 1."""
+    rows = [np.zeros((0, 2), np.int64)] * N_LABELS
+    there = [np.array([[0, 4]]) if c >= 14 else rows[c] for c in range(N_LABELS)]
+    wrong = Candidates(np.array([15]), np.array([[50, 60]]), np.ones(1), np.full(N_LABELS, 0.5), np.ones(N_LABELS))
+    np.testing.assert_allclose(timeline._caution([wrong], [there]), [1, 1, 1, 0.4])
+    right = dataclasses.replace(wrong, rows=np.array([[0, 4]]))
+    np.testing.assert_allclose(timeline._caution([right], [there]), [1, 1, 1, 2 / 2.5])
 
 
 def test_hit_rows_by_hand():

@@ -50,6 +50,7 @@ class Calibration:
     freedom: np.ndarray  # degrees of freedom: how much a single odd frame is believed
     span: np.ndarray
     excess: np.ndarray
+    trust: float = 1.0  # share of the regions' evidence that is believed; chosen out of fold (see timeline)
 
     def evidence(self, probs: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Log-likelihood of each label state against `never of late`, float32 [T, len(columns), STATES], in nats."""

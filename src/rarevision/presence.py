@@ -17,7 +17,7 @@ from rarevision.regions import RegionPath
 from rarevision.structure import N_REGIONS
 
 GROUP = np.array([0, 0, 1, 1, 1, 2, 2, 2, *[3] * 9])  # mouth, esophagus | long regions | landmarks | findings
-CAUTION = (1.0, 0.8, 0.6, 0.4)  # factors on the expected AP that the fit may choose from
+TRUST = 1.0  # AP's worth of trust in the expected AP, which what was earned out of fold must outweigh
 TIOU = (0.5, 0.95)
 RIDGE = 1.0
 FLOOR = 0.003  # proposals less likely to hit than this are left out
@@ -25,17 +25,23 @@ FLOOR = 0.003  # proposals less likely to hit than this are left out
 
 @dataclass(frozen=True)
 class Presence:
-    """`present` [8]: logistic weights of presence; `hit` [4, N_FEATURES + 1]: of a hit, per group; `caution`."""
+    """`region` [3], `present` [7]: logistic weights of presence of regions and of the rest, added to the prior.
+
+    `hit` [4, N_FEATURES + 1]: of a hit, per group; `caution` [4]: factor on the expected AP, per group.
+    """
 
     usual: np.ndarray
+    region: np.ndarray
     present: np.ndarray
     hit: np.ndarray
-    caution: float
+    caution: np.ndarray
 
     def probability(self, prior: np.ndarray, region: RegionPath, found: Marginals) -> np.ndarray:
         """P(present) of the 17 labels; `prior` [17] from timelines."""
-        rest = sigmoid(presence_features(prior, self.usual, found) @ self.present[:-1] + self.present[-1])
-        return np.append(region.posterior.max(0), rest)
+        known = odds(prior)
+        here = region_features(region) @ self.region[:-1] + self.region[-1]
+        rest = presence_features(self.usual, found) @ self.present[:-1] + self.present[-1]
+        return sigmoid(known + np.append(here, rest))
 
     def hits(self, column: int, proposals: Proposals) -> np.ndarray:
         """Probability that each proposal is a hit if the label is present: mean of tIoU 0.5 and 0.95."""
@@ -43,21 +49,38 @@ class Presence:
         return sigmoid(proposals.features() @ weights[:-1] + weights[-1])
 
 
+def unknown() -> Presence:
+    """Before anything is learned: the prior, and hardly a hit."""
+    hit = np.zeros((4, N_FEATURES + 1))
+    hit[:, -1] = -3.0
+    return Presence(np.tile([0.0, 1.0], (12, 1)), np.zeros(3), np.zeros(7), hit, np.ones(4))
+
+
 def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-np.clip(x, -30, 30)))
 
 
-def presence_features(prior: np.ndarray, usual: np.ndarray, found: Marginals) -> np.ndarray:
-    """What speaks for presence, float64 [12, 7]: the evidence, as it is and against the usual, prior, peak, events.
+def odds(prior: np.ndarray) -> np.ndarray:
+    """Log odds; finite for any learned prior."""
+    return np.log(prior / (1 - prior))
+
+
+def region_features(region: RegionPath) -> np.ndarray:
+    """What speaks for a region's presence, float64 [5, 2]: log odds of the surest frame, expected frames."""
+    top = np.clip(region.posterior.max(0).astype(np.float64), 1e-3, 1 - 1e-3)
+    return np.stack([odds(top), np.log1p(region.posterior.sum(0, dtype=np.float64))], 1)
+
+
+def presence_features(usual: np.ndarray, found: Marginals) -> np.ndarray:
+    """What speaks for presence, float64 [12, 6]: the evidence, as it is and against the usual, peak, events.
 
     `usual` [12, 2]: median and spread of the evidence in studies without the label, which is not 0 where scores have
     outliers that the calibration does not foresee.
     """
-    p = prior[N_REGIONS:]
     evidence = found.log_evidence
     above = (evidence - usual[:, 0]) / usual[:, 1]
     columns = [np.clip(evidence, -5, 5), np.clip(evidence, -5, 30), np.clip(above, -3, 3), np.clip(above, -3, 15)]
-    columns += [np.log(p / (1 - p)), found.on.max(0), np.log1p(found.entry.sum(0))]
+    columns += [found.on.max(0), np.log1p(found.entry.sum(0))]
     return np.stack(columns, 1).astype(np.float64)
 
 
@@ -73,11 +96,17 @@ def usual_evidence(found: list[Marginals], truth: np.ndarray) -> np.ndarray:
     return out
 
 
-def logistic(x: np.ndarray, y: np.ndarray, weight: np.ndarray, ridge: float = RIDGE) -> np.ndarray:
+def logistic(
+    x: np.ndarray, y: np.ndarray, weight: np.ndarray, ridge: float = RIDGE, offset: np.ndarray | float = 0.0
+) -> np.ndarray:
     """Ridge logistic regression by Newton steps: weights [k] and intercept, for x [n, k], y [n] in [0, 1].
+
+    `offset` [n]: log odds known beforehand.
 
     The ridge acts on standardised features; two pseudo-observations at the mean, one of them positive, keep it finite.
     """
+    offset = np.broadcast_to(offset, len(x))
+    offset = np.append(offset, np.tile(np.average(offset, weights=weight), 2))
     x = np.concatenate([x, np.tile(np.average(x, axis=0, weights=weight), (2, 1))])
     y, weight = np.append(y, [1.0, 0.0]), np.append(weight, [0.5, 0.5])
     centre = np.average(x, axis=0, weights=weight)
@@ -87,7 +116,7 @@ def logistic(x: np.ndarray, y: np.ndarray, weight: np.ndarray, ridge: float = RI
     penalty = np.diag(np.append(np.full(x.shape[1], ridge), 0.0))
     beta = np.zeros(z.shape[1])
     for _ in range(50):
-        p = sigmoid(z @ beta)
+        p = sigmoid(z @ beta + offset)
         step = np.linalg.solve(
             (z.T * (weight * p * (1 - p) + 1e-9)) @ z + penalty, z.T @ (weight * (y - p)) - penalty @ beta
         )
@@ -98,11 +127,20 @@ def logistic(x: np.ndarray, y: np.ndarray, weight: np.ndarray, ridge: float = RI
     return np.append(slope, beta[-1] - slope @ centre)
 
 
-def fit_presence(priors: np.ndarray, found: list[Marginals], truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`usual` and the logistic weights of presence, from `priors` [V, 17] and `truth` bool [V, 12]."""
-    usual = usual_evidence(found, truth)
-    x = np.concatenate([presence_features(p, usual, f) for p, f in zip(priors, found, strict=True)])
-    return usual, logistic(x, truth.reshape(-1).astype(np.float64), np.ones(len(x)))
+def fit_presence(
+    priors: np.ndarray, read: list[tuple[RegionPath, Marginals]], truth: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`usual` and the logistic weights of presence of regions and of the rest; `priors`, `truth` [V, 17]."""
+    usual = usual_evidence([found for _, found in read], truth[:, N_REGIONS:])
+    sides = (
+        (slice(0, N_REGIONS), [region_features(region) for region, _ in read]),
+        (slice(N_REGIONS, None), [presence_features(usual, found) for _, found in read]),
+    )
+    weights = []
+    for side, parts in sides:
+        x, y = np.concatenate(parts), truth[:, side].reshape(-1).astype(np.float64)
+        weights.append(logistic(x, y, np.ones(len(x)), offset=odds(priors[:, side]).reshape(-1)))
+    return usual, *weights
 
 
 def hit_rows(truth: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -133,8 +171,7 @@ def fit_hits(proposals: list[list[Proposals]], truths: list[list[np.ndarray]]) -
             if len(truth[c]) and len(study[c].rows):
                 n = len(study[c].rows)
                 parts[GROUP[c]].append((study[c].features(), hit_rows(truth[c], study[c].rows), np.full(n, n**-0.5)))
-    out = np.zeros((len(parts), N_FEATURES + 1))
-    out[:, -1] = -3.0  # no example of a group: hardly a hit
+    out = unknown().hit  # stays so for a group without an example
     for g, part in enumerate(parts):
         if part:
             out[g] = logistic(*(np.concatenate(a) for a in zip(*part, strict=True)))

@@ -25,7 +25,7 @@ class RegionPath(NamedTuple):
 
 def evidence(calibration: Calibration, probs: np.ndarray) -> np.ndarray:
     """Log-likelihood of each region state, float32 [T, REGION_STATES]: the new region's onset, the old one's end."""
-    each = calibration.evidence(probs, np.arange(N_REGIONS))
+    each = calibration.evidence(probs, np.arange(N_REGIONS)) * np.float32(calibration.trust)
     out = np.empty((len(probs), REGION_STATES), np.float32)
     out[:, :N_REGIONS] = each[:, :, 2 * LEVELS - 1]
     for m, (old, new) in enumerate(MOVES):
@@ -34,10 +34,15 @@ def evidence(calibration: Calibration, probs: np.ndarray) -> np.ndarray:
     return out
 
 
+def posteriors(structure: Structure, evidence: np.ndarray) -> np.ndarray:
+    """Probability of each region, float32 [T, 5]; `evidence` [T, REGION_STATES]."""
+    full = chains.posterior(evidence, structure.region_transition, structure.region_initial)
+    return full @ np.eye(N_REGIONS, dtype=np.float32)[REGION_OF]
+
+
 def decode(calibration: Calibration, structure: Structure, probs: np.ndarray) -> RegionPath:
     """Posterior of the regions, and the possible path with most frames expected to be right, at a price per change."""
-    full = chains.posterior(evidence(calibration, probs), structure.region_transition, structure.region_initial)
-    posterior = full @ np.eye(N_REGIONS, dtype=np.float32)[REGION_OF]
+    posterior = posteriors(structure, evidence(calibration, probs))
     path = expected_path(posterior)
     # A change sits exactly at a row in so far as the posterior steps there.
     step = np.diff(posterior, axis=0, prepend=np.zeros((1, N_REGIONS)), append=np.zeros((1, N_REGIONS)))
