@@ -1,11 +1,12 @@
 """Frames per second: the cache against the plain route, and the index at Galar's size.
 
-    python benchmarks/frames.py [--frames 480] [--workers 2] [--rounds 3] [--skip-index]
+    python benchmarks/frames.py [--frames 480] [--workers 0,2] [--rounds 3] [--skip-index]
 
 Renders NaviCam-like 480 px phantom frames as PNG, then times batches of 224 px through a DataLoader with the same
-number of worker processes: the plain route is PIL, torchvision transforms and the PNGs, as the published pipeline's;
-ours is the cache. Workers are warm, rounds of all routes alternate, the median counts. Targets: evaluation 10x,
-training 4x; the index of 3.5 million rows under 3 s and 200 MB.
+number of worker processes, none too (as prediction has it on two cores: between processes every batch is copied, which
+weighs most where decoding is quick): the plain route is PIL, torchvision transforms and the PNGs, as the published
+pipeline's; ours is the cache. Workers are warm, rounds of all routes alternate, the median counts. Targets: evaluation
+10x, training 4x; the index of 3.5 million rows under 3 s and 200 MB.
 """
 
 import argparse
@@ -110,31 +111,37 @@ def routes(index: FrameIndex, cache, workers: int) -> dict[str, DataLoader]:
     return {name: DataLoader(data, **options) for name, data in sets.items()}
 
 
-def compare(n: int, workers: int, rounds: int) -> None:
+def compare(n: int, counts: list[int], rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "png"
         render(root, n)
         index, _ = read_test(root, progress=False)
-        data = Data(cache_root=str(Path(folder) / "cache"), workers=workers or 1)
+        threads = max(*counts, 1)
+        data = Data(cache_root=str(Path(folder) / "cache"), workers=threads)
         start = time.perf_counter()
         cache = build_cache(index, data, progress=False)
         seconds = time.perf_counter() - start
         png = sum(p.stat().st_size for p in root.rglob("*.png")) / n
         jpeg = float(cache.length.mean())
         print(f"{n} phantom frames, 480 px PNG {png / 1e3:.0f} kB -> 256 px JPEG {jpeg / 1e3:.0f} kB")
-        print(f"building the cache: {n / seconds:.0f} frames/s with {workers or 1} threads\n")
-        loaders = routes(index, cache, workers)
-        found: dict[str, list[float]] = {name: [] for name in loaders}
-        for loader in loaders.values():
-            rate(loader)
-        for _ in range(rounds):
-            for name, loader in loaders.items():
-                found[name].append(rate(loader))
-        medians = {name: float(np.median(values)) for name, values in found.items()}
-        print(f"{'route':28s} frames/s   against plain ({workers} workers, batch {BATCH}, {SIZE} px)")
-        for name, value in medians.items():
-            plain = medians[f"{name.split(',')[0]}, plain"]
-            print(f"{name:28s} {value:8.0f}   {value / plain:6.1f}x")
+        print(f"building the cache: {n / seconds:.0f} frames/s with {threads} threads")
+        for workers in counts:
+            show(routes(index, cache, workers), workers, rounds)
+
+
+def show(loaders: dict[str, DataLoader], workers: int, rounds: int) -> None:
+    found: dict[str, list[float]] = {name: [] for name in loaders}
+    for loader in loaders.values():
+        rate(loader)
+    for _ in range(rounds):
+        for name, loader in loaders.items():
+            found[name].append(rate(loader))
+    medians = {name: float(np.median(values)) for name, values in found.items()}
+    where = f"{workers} workers" if workers else "in this process"
+    print(f"\n{'route':28s} frames/s   against plain ({where}, batch {BATCH}, {SIZE} px)")
+    for name, value in medians.items():
+        plain = medians[f"{name.split(',')[0]}, plain"]
+        print(f"{name:28s} {value:8.0f}   {value / plain:6.1f}x")
 
 
 LOAD = """
@@ -184,11 +191,12 @@ def index_at_scale() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--frames", type=int, default=480)
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--workers", default=f"0,{cores}", help="worker processes of both routes, 0 = none; a list")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--skip-index", action="store_true")
     options = parser.parse_args()
-    compare(options.frames, options.workers, options.rounds)
+    compare(options.frames, [int(n) for n in options.workers.split(",")], options.rounds)
     if not options.skip_index:
         index_at_scale()
     print(f"\npeak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
