@@ -50,6 +50,7 @@ run = pipeline.start("05_temporal_decoding", CONFIG, DATA_ROOT, TEST_ROOT, RUN_D
 config = run.config
 run.need("thresholds.json", "04_threshold_tuning")
 studies = scores.read_studies(run.path("probs/oof"), run.path("labels/oof"))
+timelines = scores.read_timelines(run.path("labels/oof"))  # with those of studies that have no scores
 truth = decoding.truth_events(studies)
 
 # %% [markdown]
@@ -63,7 +64,7 @@ methods = list(dict.fromkeys(["paper", config.decode.method]))
 reports, expected = {}, {}
 for method in methods:
     setting = replace(config, decode=replace(config.decode, method=method))
-    found, expected[method] = decoding.cross_validate(studies, setting)
+    found, expected[method] = decoding.cross_validate(studies, setting, timelines)
     reports[method] = scoring.report(truth, found)
 reports["silence"] = scoring.report(truth, {study: [] for study in truth})
 
@@ -105,7 +106,7 @@ pd.DataFrame({m: reports[m].reader("findings") for m in methods})
 # studies that it had not seen.
 
 # %%
-decoder = decoding.fit(studies, config, expected=expected[config.decode.method])
+decoder = decoding.fit(studies, config, expected[config.decode.method], timelines)
 decoder.save(run.path("decoder.json"))
 tests = scores.read_studies(run.path("probs/test"))
 found = {s.study: decoder.decode(s.frame, s.probs) for s in tests}

@@ -9,7 +9,7 @@ import nbformat
 import numpy as np
 import pytest
 
-from rarevision import events, pipeline, scores, submission
+from rarevision import decoding, events, pipeline, scores, submission
 from rarevision.pipeline import STEPS
 
 SMALL = {
@@ -117,6 +117,7 @@ def test_scores_from_elsewhere_need_nothing_else(chain, tmp_path):
         (mine / part).mkdir(parents=True)
         for path in (theirs / part).glob("*.npz"):
             shutil.copy(path, mine / part)
+    next((mine / "probs/oof").glob("*.npz")).unlink()  # a study with labels alone: its timeline still teaches
     absent = [f"data.root={tmp_path}/none", f"data.test_root={tmp_path}/none"]
     settings = shlex.join([*absent, f"submission.folder={tmp_path}", "submission.name=mine", "decode.folds=2"])
     environ = {"CONFIG": "configs/galar.toml", "RUN_DIR": str(mine), "SET": settings}
@@ -125,7 +126,11 @@ def test_scores_from_elsewhere_need_nothing_else(chain, tmp_path):
     listed = events.read_events(tmp_path / "mine.json")
     assert list(listed) == [p.stem for p in (mine / "probs/test").glob("*.npz")]
     assert submission.main(["check", str(tmp_path / "mine.json"), "--scores", str(mine / "probs/test")]) == 0
-    assert json.loads((mine / "decoder.json").read_text())["expected"]["score"]
+    decoder = json.loads((mine / "decoder.json").read_text())
+    scored = scores.read_studies(mine / "probs/oof", mine / "labels/oof")
+    assert len(scored) == 5 and decoder["expected"]["score"]
+    everything = decoding.data_hash(scored, scores.read_timelines(mine / "labels/oof"))
+    assert decoder["data_hash"] == decoder["expected"]["data_hash"] == everything != decoding.data_hash(scored)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,14 @@ def test_a_bad_score_file_is_refused_with_the_place(tmp_path, arrays, message):
     assert "7.npz" in str(caught.value)
 
 
+def test_timelines_of_studies_without_scores_are_read_too(tmp_path):
+    for study, value in (("10", 0), ("2", 1)):
+        scores.write_labels(tmp_path / f"{study}.npz", FRAME, np.full((3, 17), value, np.uint8))
+    found = scores.read_timelines(tmp_path)
+    assert list(found) == ["2", "10"] and found["2"].all() and not found["10"].any()
+    assert scores.read_timelines(tmp_path / "none") == {}
+
+
 def test_not_an_archive(tmp_path):
     (tmp_path / "7.npz").write_bytes(b"PK\x03\x04 torn")
     with pytest.raises(ScoreFileError, match="not a readable"):

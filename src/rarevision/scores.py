@@ -103,6 +103,12 @@ def natural(name: str) -> tuple:
     return (0, int(name), "") if name.isdigit() else (1, 0, name)
 
 
+def read_timelines(labels_dir: str | Path) -> dict[str, np.ndarray]:
+    """Study -> labels uint8 [T, 17] of every label file: also of studies without scores, whose order teaches too."""
+    paths = sorted(Path(labels_dir).glob("*.npz"), key=lambda p: natural(p.stem))
+    return {path.stem: read_labels(path)[1] for path in paths}
+
+
 def read_studies(probs_dir: str | Path, labels_dir: str | Path | None = None) -> list[StudyScores]:
     """All studies of a folder in natural order; with `labels_dir`, truth is required, frame by frame.
 
