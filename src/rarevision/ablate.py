@@ -26,6 +26,9 @@ from rarevision.config import Config
 from rarevision.stage import atomic
 
 BASE = "base"
+KEY = """Average precision, mean and standard deviation over seeds (each trains on another fold); in brackets the difference
+to `base` with the same seed. `base` is the config with `configs/ablations/base.toml`; every other row changes what the
+file of its name says. AP, anatomy and findings are out of fold; `other system`: labelled test studies."""
 MEASURES = {"ap": "AP", "ap_anatomy": "anatomy", "ap_findings": "findings", "ap_test": "other system"}
 
 
@@ -168,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
             results.to_csv(temporary, index=False)
     with atomic(out / "ablation.csv") as temporary:
         results.round(4).to_csv(temporary, index=False)
-    text = f"`python -m rarevision.ablate {' '.join(sys.argv[1:] if arguments is None else arguments)}`\n\n"
+    text = f"`python -m rarevision.ablate {' '.join(sys.argv[1:] if arguments is None else arguments)}`\n\n{KEY}\n\n"
     with atomic(out / "ablation.md") as temporary:
         temporary.write_text(text + markdown(summary(results)))
     with atomic(out / "ablation.png") as temporary:
