@@ -28,7 +28,7 @@ from rarevision.stage import atomic
 BASE = "base"
 KEY = """Average precision, mean and standard deviation over seeds (each trains on another fold); in brackets the
 difference to `base` with the same seed. `base` is the config with `configs/ablations/base.toml`; every other row
-changes what the file of its name says. AP, anatomy and findings are out of fold; `other system`: labelled test studies."""
+changes what the file of its name says. AP, anatomy and findings are out of fold; `other system`: test studies."""
 MEASURES = {"ap": "AP", "ap_anatomy": "anatomy", "ap_findings": "findings", "ap_test": "other system"}
 
 
