@@ -147,7 +147,7 @@ plt.show()
 # where the label set changes, as the truth is. Each bar is out of fold and contains the steps above it.
 
 # %%
-fitted = waterfall.fits(studies, config)
+fitted = waterfall.fits(studies, config, scores.read_timelines(run.path("labels/oof")))
 steps = {name: scoring.report(truth, found) for name, found in waterfall.steps(fitted).items()}
 score_plots.waterfall(steps, "Step by step: in the end {gain} against silence")
 plt.show()

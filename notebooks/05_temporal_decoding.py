@@ -121,7 +121,7 @@ for s in tests[:SHOWN]:
         s.study, s.frame, s.probs, found[s.study], known and known[s.study], plots.thumbnails(s, found[s.study], source)
     )
     plt.show()
-    if source is not None and found[s.study]:
+    if source is not None and s.study in source.studies and found[s.study]:
         plots.event_pictures(s, found[s.study], source, known and known[s.study], PICTURES)
         plt.show()
 
@@ -153,8 +153,8 @@ print(f"{pipeline.shown(target)}: {submission.summary(found)}")
 final = {"out of fold": best}
 if known:
     final["test studies"] = scoring.report(known, found)
-    final["test studies, silent"] = scoring.report(known, {study: [] for study in known})
-score_plots.sources(final, "The final score, and what it is made of")
+silent = {"test studies, silent": scoring.report(known, {study: [] for study in known})} if known else {}
+score_plots.sources(final | silent, "The final score, and what it is made of")
 plt.show()
 
 # %%
@@ -172,8 +172,6 @@ last.labels()
 # %%
 table = {}
 for name, report in final.items():
-    if name == "test studies, silent":
-        continue
     for measure, value in zip(report.names(), report.score, strict=True):
         table[f"{measure}, {name}"] = f"{value:.4f}   (silence {report.empty:.4f})"
 write_json(run.path("scores.json"), {m: r.as_dict() for m, r in reports.items()})

@@ -19,7 +19,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from rarevision import config as configuration
+from rarevision.checkpoint import CheckpointError
 from rarevision.config import Config
+from rarevision.forward import DecodeError
+from rarevision.frames import CacheError
 from rarevision.galar import FrameIndex
 from rarevision.splits import Splits
 from rarevision.stage import write_json
@@ -30,6 +33,10 @@ SPLITS, TEXT = "splits.json", "model/text_embeddings.safetensors"
 
 class LaunchError(RuntimeError):
     """Processes that failed, or a run folder that lacks what they need."""
+
+
+# What a process that trains or predicts ends with, besides bad values: each message says what to do, no traceback.
+FAULTS = (CacheError, CheckpointError, DecodeError, LaunchError)
 
 
 def launched() -> bool:

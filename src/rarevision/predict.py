@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 
 from rarevision import checkpoint, frames, launch, scores
 from rarevision.config import Config
-from rarevision.forward import Batches, DecodeError, Scored, limit_threads, loader, mixed_precision, score, watched
+from rarevision.forward import Batches, Scored, limit_threads, loader, mixed_precision, score, watched
 from rarevision.frames import FrameDataset, Reader
 from rarevision.galar import FrameIndex
 from rarevision.labels import N_LABELS
@@ -301,10 +301,7 @@ def main(arguments: list[str] | None = None) -> int:
         test = launch.read_index(o.run_dir, launch.TEST_INDEX) if (o.run_dir / launch.TEST_INDEX).exists() else None
         pair = None if test is None else (test, frames.reader(test, config.data))
         predict_here(config, index, frames.reader(index, config.data), splits, o.run_dir, pair)
-    except (
-        *(ValueError, PredictError, DecodeError),
-        *(frames.CacheError, checkpoint.CheckpointError, launch.LaunchError),
-    ) as error:
+    except (ValueError, *launch.FAULTS, PredictError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

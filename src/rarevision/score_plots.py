@@ -10,7 +10,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import precision_recall_curve
 
 from rarevision import scoring
-from rarevision.labels import ANATOMY, COLUMN, LABELS, N_LABELS
+from rarevision.labels import COLUMN, LABELS
 from rarevision.plots import BLUE, GREY, GROUP_COLOUR, ORANGE
 
 
@@ -115,8 +115,8 @@ def waterfall(steps: dict[str, scoring.Report], title: str) -> Figure:
 def reliability(labels: np.ndarray, stated: dict[str, np.ndarray], title: str) -> Figure:
     """Share of frames that show a label against the probability stated for it, [N, 17] each, with the Brier score."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True)
-    groups = {"anatomy": slice(0, len(ANATOMY)), "findings": slice(len(ANATOMY), N_LABELS)}
-    for ax, (group, columns) in zip(axes, groups.items(), strict=True):
+    for ax, group in zip(axes, ("anatomy", "findings"), strict=True):
+        columns = scoring.GROUPS[group]
         ax.plot([0, 1], [0, 1], color="black", lw=0.8, ls="--")
         y = labels[:, columns].ravel()
         for (name, p), colour, marker in zip(stated.items(), (ORANGE, BLUE), "so", strict=True):

@@ -135,8 +135,8 @@ def fit(
     made = [propose(*r, p[N_REGIONS:]) for r, p in zip(read, present, strict=True)]
     outside: list[Candidates | None] = [None] * n
     for train, test in _splits(n, folds):
+        judge = _fit_hits(judges[test[0]], made, truths, train)
         for i in test:
-            judge = _fit_hits(judges[i], made, truths, train) if i == test[0] else judge
             outside[i] = dataclasses.replace(readers[i], presence=judge).rank(present[i], made[i], compose)
     everyone = np.arange(n)
     final = _fit_hits(_fit_presence(priors, read, there, everyone), made, truths, everyone)

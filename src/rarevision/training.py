@@ -16,7 +16,6 @@ from torch import Tensor
 from rarevision import checkpoint, frames, launch
 from rarevision.config import Config
 from rarevision.fold import Fold, TrainingError
-from rarevision.forward import DecodeError
 from rarevision.frames import Reader
 from rarevision.galar import FrameIndex
 from rarevision.labels import LABELS
@@ -142,10 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
         text = launch.read_text(o.run_dir) if config.model.contrastive else None
         reader = frames.reader(index, config.data)
         train_fold(config, index, reader, splits, o.fold, text, o.run_dir, o.data_key, o.force)
-    except (
-        *(ValueError, TrainingError, DecodeError),
-        *(frames.CacheError, checkpoint.CheckpointError, launch.LaunchError),
-    ) as error:
+    except (ValueError, *launch.FAULTS, TrainingError) as error:
         print(f"fold {o.fold}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

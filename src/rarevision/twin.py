@@ -92,11 +92,9 @@ def build_twin(
 
 def write_sums(folder: Path) -> None:
     """SHA256SUMS of every file of the folder, as `sha256sum -c` reads it; not of a stage's manifest beside them."""
-    kept = {"SHA256SUMS", "manifests"}
-    files = sorted(
-        p for top in folder.iterdir() if top.name not in kept for p in ([top] if top.is_file() else top.rglob("*"))
-    )
-    files = [p for p in files if p.is_file() and p.name[0] != "."]
+    own = {"SHA256SUMS", "manifests"}
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name[0] != ".")
+    files = [p for p in files if p.relative_to(folder).parts[0] not in own]
     with stage.atomic(folder / "SHA256SUMS") as temporary:
         temporary.write_text("".join(f"{stage.sha256(p)}  {p.relative_to(folder).as_posix()}\n" for p in files))
 

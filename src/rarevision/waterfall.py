@@ -65,6 +65,6 @@ def probabilities(fitted: list[tuple[Timeline, list[StudyScores]]]) -> dict[str,
     for line, studies in fitted:
         for study in studies:
             region, rest = line.read(study.probs)
-            present, _ = line.propose(region, rest)
+            present = line.presence.probability(line.structure.presence, region, rest)
             found[study.study] = np.concatenate([region.posterior, rest.on * present[len(REGIONS) :]], axis=1)
     return found
