@@ -1,6 +1,6 @@
 # Sourced by run_all.sh: leaves an environment active that meets requirements.txt.
 
-check=src/rarevision/environment.py
+check=src/rarevision/run/environment.py
 
 usable() { command -v "$1" >/dev/null && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 met() { usable "$1" && "$1" "$check" requirements.txt >/dev/null; }

@@ -21,7 +21,7 @@ from timm.layers import Attention
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rarevision.attention import FORMS, Paper, replace
+from rarevision.model import FORMS, Paper, replace_attention
 
 
 class Layer(nn.Module):
@@ -103,7 +103,9 @@ def main() -> None:
             model = copy.deepcopy(base)
             for block in model.blocks:
                 block.attn.fused_attn = fused
-            variants[form, "fused" if fused else "naive"] = replace(model, form, lambda_init=0.5).to(device).train()
+            variants[form, "fused" if fused else "naive"] = (
+                replace_attention(model, form, lambda_init=0.5).to(device).train()
+            )
     times: dict[tuple[str, str], list[tuple[float, float]]] = {key: [] for key in variants}
     for turn in range(options.rounds + 2):
         for key, model in variants.items():

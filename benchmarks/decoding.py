@@ -16,10 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from rarevision import config, decoding, intervals, scoring
+from rarevision import config
+from rarevision.decoding import cross_validate, fit_decoder, published_events, truth_events
 from rarevision.events import Events
 from rarevision.labels import N_LABELS, REGIONS
 from rarevision.scores import StudyScores, read_studies
+from rarevision.scoring import bootstrap_intervals, score_events
 
 THRESHOLD = config.Threshold(method="f1")  # of `paper`: best F1, each score a possible threshold
 SETTINGS = {"paper": {"compose": "label_set"}, "ours": {"compose": "auto"}, "screen": {"compose": "per_label"}}
@@ -30,7 +32,7 @@ def out_of_fold(
     studies: list[StudyScores], methods: list[str], folds: int, seed: int, recall: float = 0.9
 ) -> dict[str, dict]:
     """Per method: measures with intervals, the gain over silence per fold, and seconds; `screen`: asked and got."""
-    truth = decoding.truth_events(studies)
+    truth = truth_events(studies)
     results: dict[str, dict] = {}
     events: dict[str, Events] = {"empty": {s.study: [] for s in studies}}
     for method in ("empty", *methods):
@@ -38,8 +40,8 @@ def out_of_fold(
         if method != "empty":
             decode = config.Decode(method=method, folds=folds, seed=seed, screen_recall=recall, **SETTINGS[method])
             cfg = dataclasses.replace(config.Config(), threshold=THRESHOLD, decode=decode)
-            events[method], report = decoding.cross_validate(studies, cfg)
-        table = intervals.intervals(scoring.report(truth, events[method])).loc[list(ROWS)]
+            events[method], report = cross_validate(studies, cfg)
+        table = bootstrap_intervals(score_events(truth, events[method])).loc[list(ROWS)]
         gains = [[s - f["empty"] for s in f["score"]] for f in report["folds"]]
         results[method] = {"measures": table.to_dict("index"), "gain per fold": gains}
         if "screen" in report:
@@ -106,13 +108,13 @@ def speed() -> None:
     training, study = [made_up(5_000, seed) for seed in range(1, 9)], made_up(130_000)
     values = np.full(N_LABELS, 0.5)
     started = time.perf_counter()
-    decoding.paper(study.frame, study.probs, values)
+    published_events(study.frame, study.probs, values)
     fast = time.perf_counter() - started
     started = time.perf_counter()
     literal(study.probs, values, 7, 5, 3)
     slow = time.perf_counter() - started
     print(f"paper: {fast:.3f} s for 130,000 frames; the loop over frames {slow:.1f} s, {slow / fast:.0f} times as long")
-    decoder = decoding.fit(training, dataclasses.replace(config.Config(), decode=config.Decode(method="ours")))
+    decoder = fit_decoder(training, dataclasses.replace(config.Config(), decode=config.Decode(method="ours")))
     times = []
     for _ in range(3):
         started = time.perf_counter()

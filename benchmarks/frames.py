@@ -25,11 +25,9 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
 
-from rarevision import capsule
-from rarevision.cache import build_cache
+import phantom
 from rarevision.config import Data
-from rarevision.frames import FrameDataset
-from rarevision.galar import FrameIndex, read_test
+from rarevision.data import FrameDataset, FrameIndex, build_cache, read_test
 from rarevision.labels import COLUMN, REGIONS
 
 SIZE, BATCH, PASSES = 224, 32, 4
@@ -79,7 +77,7 @@ def render(root: Path, n: int) -> None:
     labels = np.zeros((n, 17), np.uint8)
     for k, part in enumerate(np.array_split(np.arange(n), 3)):
         labels[part, COLUMN[REGIONS[2 + k]]] = 1
-    journey = capsule.Journey(labels, "navicam", (1,))
+    journey = phantom.Journey(labels, "navicam", (1,))
     (root / "navi_1").mkdir(parents=True)
     for row in range(n):
         image = cv2.cvtColor(journey.frame(row)[0], cv2.COLOR_RGB2BGR)
@@ -147,7 +145,7 @@ def show(loaders: dict[str, DataLoader], workers: int, rounds: int) -> None:
 LOAD = """
 import sys, time
 from pathlib import Path
-from rarevision.galar import FrameIndex
+from rarevision.data import FrameIndex
 def memory(key):
     return next(int(l.split()[1]) / 1024 for l in Path("/proc/self/status").read_text().splitlines() if key in l)
 before = memory("VmRSS")

@@ -24,12 +24,10 @@ from frames import render
 from predict import TEST_SET, ours, synchronise, training
 from torch.profiler import ProfilerActivity, profile
 
-from rarevision import model
-from rarevision.attention import FORMS, Paper, is_lambda
 from rarevision.config import Config, Data, Model, Predict
-from rarevision.forward import mixed_precision
-from rarevision.frames import reader
-from rarevision.galar import read_test
+from rarevision.data import open_reader, read_test
+from rarevision.model import FORMS, FrameModel, Paper, build_model, is_lambda
+from rarevision.training import mixed_precision
 
 KERNELS = {  # what torch calls its ways to compute attention
     "flash": "aten::_scaled_dot_product_flash_attention",
@@ -42,7 +40,7 @@ TARGET = 90  # s
 
 def form_speed(settings: Model, images: torch.Tensor, device: torch.device, rounds: int) -> dict:
     """Kernels, frames/s of forward and backward, and memory of one form, under bf16 autocast."""
-    one = model.build(settings).to(device).train()
+    one = build_model(settings).to(device).train()
 
     def step():
         with torch.autocast(device.type, torch.bfloat16):
@@ -67,7 +65,7 @@ def form_speed(settings: Model, images: torch.Tensor, device: torch.device, roun
 
 
 @torch.inference_mode()
-def bf16_error(one: model.FrameModel, images: torch.Tensor, device: torch.device) -> float:
+def bf16_error(one: FrameModel, images: torch.Tensor, device: torch.device) -> float:
     """Largest difference of a probability between bf16 and fp32."""
     exact = one(images).logits.sigmoid()
     with torch.autocast(device.type, torch.bfloat16):
@@ -114,7 +112,7 @@ def main() -> None:
         lines.append(form_speed(replace(settings, attention=form), images, device, rounds=2 if o.tiny else 20))
     print(pd.DataFrame(lines).round(1).to_string(index=False))
 
-    models = [model.build(settings).to(device).eval() for _ in range(3)]
+    models = [build_model(settings).to(device).eval() for _ in range(3)]
     error = bf16_error(models[0], images, device)
     assert error < 0.05, f"bf16 moves a probability by {error:.3f}"
     print(f"bf16 against fp32: no probability differs by more than {error:.4f}")
@@ -124,7 +122,7 @@ def main() -> None:
         write_frames(root / "png", o.frames, min(o.frames, 256))
         index, _ = read_test(root / "png", progress=False)
         cached = Data(cache_root=str(root / "cache"), cache_size=256 if size > 128 else 96, workers=o.workers)
-        png = reader(index, replace(cached, cache=False), progress=False)
+        png = open_reader(index, replace(cached, cache=False), progress=False)
         config = Config(data=cached, predict=Predict(batch_size=o.batch))
         for folds in (1, 3):
             seconds = ours(models[:folds], index, config, png, root / f"scores-{folds}")
@@ -132,7 +130,7 @@ def main() -> None:
             verdict = "within" if projected < TARGET else "over"
             said = f"; {TEST_SET:,} frames in {projected:.0f} s ({verdict} the target of {TARGET} s)"
             print(f"prediction from PNG, {folds} model(s): {len(index) / seconds:.0f} frames/s{'' if o.tiny else said}")
-        cache = reader(index, cached, progress=False)
+        cache = open_reader(index, cached, progress=False)
         rates = training(models[0], index, cache, o.batch, cached, device, precision)
         print(f"training, {settings.attention}: steps {rates['steps']:.0f} frames/s")
         print(f"augmenting loader, from the cache: {rates['loader']:.0f} frames/s")

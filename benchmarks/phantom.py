@@ -9,7 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from rarevision import config, phantom
+import phantom
+from rarevision import config
 
 
 def main() -> None:

@@ -25,13 +25,12 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
 
-from rarevision import model, predict, twin
+import phantom
 from rarevision.config import Config, Data, Model, Predict, Train
-from rarevision.forward import Batches, loader, mixed_precision, score
-from rarevision.frames import FrameDataset, reader
-from rarevision.galar import FrameIndex, read_test
+from rarevision.data import FrameDataset, FrameIndex, open_reader, read_test
 from rarevision.labels import N_LABELS
-from rarevision.losses import Loss
+from rarevision.model import FrameModel, Loss, Output, build_model
+from rarevision.training import Batches, loader, mixed_precision, predict_studies, score_batches
 
 TEST_SET = 161_025  # frames of the challenge's three studies
 
@@ -53,11 +52,11 @@ class PlainRoute(Dataset):
 class Unnormalised(torch.nn.Module):
     """The same model for the plain route, whose frames arrive normalised: undone and done again, at next to no cost."""
 
-    def __init__(self, inner: model.FrameModel):
+    def __init__(self, inner: FrameModel):
         super().__init__()
         self.inner = inner
 
-    def forward(self, images: torch.Tensor) -> model.Output:
+    def forward(self, images: torch.Tensor) -> Output:
         return self.inner(images * self.inner.std + self.inner.mean)
 
 
@@ -81,7 +80,7 @@ def plain(models: list, index: FrameIndex, batch: int, workers: int, device: tor
 
 def ours(models: list, index: FrameIndex, config: Config, read, folder: Path) -> float:
     start = time.perf_counter()
-    predict.predict(models, index, read, list(index.studies), folder, config, progress=False)
+    predict_studies(models, index, read, list(index.studies), folder, config, progress=False)
     return time.perf_counter() - start
 
 
@@ -104,15 +103,15 @@ def parts(models: list, index: FrameIndex, config: Config, read, device: torch.d
     n = len(held[0])
     item = (held[0].to(device), torch.zeros(n, N_LABELS), torch.arange(n), [""] * n)
     embeddings = config.predict.embeddings
-    list(score(models, [item], device, precision, embeddings=embeddings))
+    list(score_batches(models, [item], device, precision, embeddings=embeddings))
     rounds = max(2, len(held) // 2)
     start = time.perf_counter()
-    list(score(models, [item] * rounds, device, precision, embeddings=embeddings))
+    list(score_batches(models, [item] * rounds, device, precision, embeddings=embeddings))
     found["models"] = (time.perf_counter() - start) / (n * rounds)
     return found
 
 
-def training(one: model.FrameModel, index: FrameIndex, read, batch: int, data: Data, device, precision: str) -> dict:
+def training(one: FrameModel, index: FrameIndex, read, batch: int, data: Data, device, precision: str) -> dict:
     """Frames per second of training steps on a batch in memory, and of the augmenting loader."""
     one = one.train()
     optimizer = torch.optim.AdamW(one.parameter_groups(Train()))
@@ -155,19 +154,19 @@ def main() -> None:
         folder = Path(name)
         settings = Model(attention=o.attention, lambda_init=0.2, contrastive=False)
         if o.size == "twin":
-            settings = replace(settings, source=str(twin.build_twin(folder / "twin")))
+            settings = replace(settings, source=str(phantom.build_twin(folder / "twin")))
         else:
             settings = replace(settings, trunk="vit_base_patch16_224")
-        models = [model.build(settings).to(device).eval() for _ in range(o.folds)]
+        models = [build_model(settings).to(device).eval() for _ in range(o.folds)]
         size = models[0].image_size
         cached = Data(cache_root=str(folder / "cache"), cache_size=256 if size > 128 else size, workers=o.workers)
         config = Config(data=cached, predict=Predict(batch_size=o.batch))
         render(folder / "png", o.frames)
         index, _ = read_test(folder / "png", progress=False)
         start = time.perf_counter()
-        cache = reader(index, cached, progress=False)
+        cache = open_reader(index, cached, progress=False)
         building = time.perf_counter() - start
-        png = reader(index, replace(cached, cache=False), progress=False)
+        png = open_reader(index, replace(cached, cache=False), progress=False)
 
         n, found = len(index), {"plain": [], "ours, PNG": [], "ours, cache": []}
         for i in range(o.rounds):

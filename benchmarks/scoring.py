@@ -17,7 +17,6 @@ import numpy as np
 
 from rarevision.events import Event, Events, from_label_sets, read_events, write_events
 from rarevision.labels import COLUMN, LABELS, REGIONS
-from rarevision.scoring import average_precisions, report
 
 THRESHOLDS = (0.5, 0.95)
 SHARE = (0.02, 0.06, 0.5, 0.2, 0.04, 0.03, 0.05, 0.08, 0.02)  # of the findings' events, in the order of LABELS
@@ -116,8 +115,8 @@ def main() -> int:
     n_true, n_predicted = (sum(map(len, events.values())) for events in (truth, prediction))
     source = options.truth or "made up"
     print(f"{len(truth)} studies, {n_true:,} true and {n_predicted:,} predicted events ({source})")
-    scoring, (_, ap) = timed(lambda: average_precisions(truth, prediction, THRESHOLDS))
-    reporting, full = timed(lambda: report(truth, prediction))
+    scoring, (_, ap) = timed(lambda: scoring.event_aps(truth, prediction, THRESHOLDS))
+    reporting, full = timed(lambda: scoring.score_events(truth, prediction))
     literally, slow = timed(lambda: [literal_score(truth, prediction, t) for t in THRESHOLDS], 1)
     print(f"read both files, checked   {reading:8.3f} s")
     print(

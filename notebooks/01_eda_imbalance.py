@@ -40,13 +40,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from rarevision import augment, events, frames, galar, pipeline, plots, sampling, splits
-from rarevision.image import square
+from rarevision import data, events, training
+from rarevision.figures import plots
+from rarevision.files import atomic
 from rarevision.labels import LABELS
-from rarevision.stage import atomic
+from rarevision.run import start_stage
 
+# %%
 plots.style()
-run = pipeline.start("01_eda_imbalance", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
+run = start_stage("01_eda_imbalance", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
 config = run.config
 
 # %% [markdown]
@@ -58,8 +60,8 @@ config = run.config
 
 # %%
 cache = run.path("index/source.parquet")  # reading 80 label files again is not needed while none changed
-train, coverage = galar.read_galar(run.data("root"), config.data.labels, config.data.missing_labels, cache)
-test, test_coverage = galar.read_test(run.data("test_root"))
+train, coverage = data.read_galar(run.data("root"), config.data.labels, config.data.missing_labels, cache)
+test, test_coverage = data.read_test(run.data("test_root"))
 pd.concat([coverage, test_coverage])
 
 # %% [markdown]
@@ -123,7 +125,7 @@ plt.show()
 
 # %%
 rng = np.random.default_rng(config.train.seed)
-source = frames.Plain(train, config.data)
+source = data.Plain(train, config.data)
 picked = {name: rng.permutation(np.flatnonzero(train.labels[:, i]))[:MONTAGE] for i, name in enumerate(LABELS)}
 plots.label_montage(picked, source, train, MONTAGE)
 plt.show()
@@ -152,8 +154,8 @@ for index in (train, test):
     for system in sorted({*index.systems}):
         some = index.select([s for s, own in zip(index.studies, index.systems, strict=True) if own == system][:4])
         rows = np.linspace(0, len(some) - 1, 48).astype(int)
-        for title, data in treatments.items():
-            reader = frames.Plain(some, data)
+        for title, how in treatments.items():
+            reader = data.Plain(some, how)
             pixels = np.concatenate([reader.read(row)[::4, ::4].reshape(-1, 3) for row in rows])
             levels[title][system] = np.median(pixels[pixels.max(1) > 60], 0).round().astype(int).tolist()
 pd.DataFrame(levels).rename_axis("median red, green, blue of what is lit")
@@ -164,9 +166,9 @@ pd.DataFrame(levels).rename_axis("median red, green, blue of what is lit")
 # %%
 row = int(np.flatnonzero(train.labels[:, LABELS.index("small intestine")])[0])
 picture = source.read(row)
-for name in augment.PIPELINES:
-    vary = augment.Augment(name, 224, config.train.seed)
-    variants = [vary(square(picture, 256), epoch, row) for epoch in range(7)]
+for name in data.PIPELINES:
+    vary = data.Augment(name, 224, config.train.seed)
+    variants = [vary(data.square(picture, 256), epoch, row) for epoch in range(7)]
     title = f"Augmentation '{name}': one frame, as it is read and in seven epochs"
     plots.images([picture, *variants], ["as read", *[f"epoch {e}" for e in range(7)]], 8, title, size=1.2)
     plt.show()
@@ -185,7 +187,7 @@ for name in augment.PIPELINES:
 # %%
 share = {}
 for kind in ("none", "sqrt", "inverse"):
-    weight = sampling.frame_weights(train.labels, kind)
+    weight = training.frame_weights(train.labels, kind)
     share[kind] = 100 * weight @ train.labels / weight.sum()
 plots.bars(pd.DataFrame(share, index=LABELS), "Weighting lifts the rare labels", "% of drawn frames (log)", log=True)
 plt.show()
@@ -197,9 +199,9 @@ plt.show()
 # models that never saw it, with thresholds and decoders that never saw it either.
 
 # %%
-parts = splits.make(train, config.split)
+parts = data.make_splits(train, config.split)
 parts.save(run.path("splits.json"))
-per_fold = pd.DataFrame.from_dict(splits.table(train, parts), orient="index").add_prefix("fold ")
+per_fold = pd.DataFrame.from_dict(data.split_table(train, parts), orient="index").add_prefix("fold ")
 plots.heat(per_fold, "Frames of each label in each fold: no fold should be without a rare label")
 plt.show()
 

@@ -42,14 +42,17 @@ import pandas as pd
 import torch
 from safetensors.torch import save_file
 
-from rarevision import attention, drift, frames, galar, model, pipeline, plots, weights
+from rarevision import data, model
+from rarevision.figures import plots
+from rarevision.files import atomic, write_json
 from rarevision.labels import LABELS
-from rarevision.stage import atomic, write_json
+from rarevision.run import start_stage
 
+# %%
 plots.style()
-run = pipeline.start("02_model_differential_attention", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
+run = start_stage("02_model_differential_attention", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
 config = run.config
-index = galar.FrameIndex.load(run.need("index/train.parquet", "01_eda_imbalance"))
+index = data.FrameIndex.load(run.need("index/train.parquet", "01_eda_imbalance"))
 
 # %% [markdown]
 # ## One sentence per label
@@ -59,8 +62,8 @@ index = galar.FrameIndex.load(run.need("index/train.parquet", "01_eda_imbalance"
 # in no optimizer, average or checkpoint.
 
 # %%
-clip, folder = weights.load(config.model)
-text = model.encode(clip, folder, config.model)
+clip, folder = model.load_weights(config.model)
+text = model.encode_prompts(clip, folder, config.model)
 with atomic(run.path("model/text_embeddings.safetensors")) as temporary:
     save_file({"text": text}, temporary)
 print(config.model.prompt.format(label=LABELS[-1]))
@@ -92,17 +95,17 @@ plt.show()
 # are random: it shows the mechanism. With BiomedCLIP in its place, the same cells show what is lost.)
 
 # %%
-plain = model.build(replace(config.model, attention="plain"), text, index.labels.mean(0)).eval()
+plain = model.build_model(replace(config.model, attention="plain"), text, index.labels.mean(0)).eval()
 first = [int(np.flatnonzero(index.labels[:, i])[0]) for i in range(17) if index.labels[:, i].any()]
-dataset = frames.FrameDataset(index, frames.Plain(index, config.data), plain.image_size)
+dataset = data.FrameDataset(index, data.Plain(index, config.data), plain.image_size)
 images = torch.stack([dataset[row][0] for row in first])
 normal = plain.normalise(images)
-forms, refused = drift.fitting(plain.trunk)
+forms, refused = model.fitting_forms(plain.trunk)
 for name, reason in refused.items():
     print(f"{name} cannot be shown for this trunk: {reason}")
 
 # %%
-table = drift.drift(plain.trunk, normal)
+table = model.feature_drift(plain.trunk, normal)
 agreement = table[table.place == "features"].set_index("variant")[["cosine", "difference"]]
 kept = [name for name, value in agreement.cosine.items() if value > 0.9999 and name != "plain"]
 plots.drift(table, f"Of all forms, {' and '.join(kept) or 'none'} alone starts where pretraining ended")
@@ -122,7 +125,7 @@ agreement.style.format({"cosine": "{:.4f}", "difference": "{:.1e}"})
 
 # %%
 if "published" in forms:
-    folded = drift.folding(plain.trunk, normal)
+    folded = model.folding_error(plain.trunk, normal)
     unfolded = table[table.variant == "published"].difference.min()
     print(f"published against folded plain, {len(folded)} places: {folded.difference.max():.0e} at most (relative)")
     print(f"published against plain as it was: {unfolded:.2f} at least")
@@ -140,19 +143,19 @@ if "published" in forms:
 def spread(source, rows):
     """SHOWN of the rows, evenly spread, as the model gets them."""
     chosen = np.asarray(rows)[((np.arange(SHOWN) + 0.5) / SHOWN * len(rows)).astype(int)]
-    shown = frames.FrameDataset(source, frames.Plain(source, config.data), plain.image_size)
+    shown = data.FrameDataset(source, data.Plain(source, config.data), plain.image_size)
     return torch.stack([shown[int(row)][0] for row in chosen])
 
 
-test = galar.FrameIndex.load(run.need("index/test.parquet", "01_eda_imbalance"))
+test = data.FrameIndex.load(run.need("index/test.parquet", "01_eda_imbalance"))
 pictures = {"training": spread(index, first), "test": spread(test, range(len(test)))}
 
 
 # %%
 def show(form, message):
-    trunk = drift.variant(plain.trunk, form)
+    trunk = model.with_attention(plain.trunk, form)
     for name, some in pictures.items():
-        maps = attention.attention_maps(trunk, plain.normalise(some))[-1]
+        maps = model.attention_maps(trunk, plain.normalise(some))[-1]
         negative = (maps.difference < 0).float().mean()
         title = f"{form}, {name} frames: {message}, {negative:.0%} of all weights below 0"
         plots.attention(some, maps, title, plain.trunk.num_prefix_tokens)
@@ -173,7 +176,7 @@ show("preserve", "at the start both maps are one")
 # ## Lambda, layer by layer
 
 # %%
-lambdas = {n: attention.strengths(drift.variant(plain.trunk, n)).mean(1).tolist() for n in forms if n != "plain"}
+lambdas = {n: model.strengths(model.with_attention(plain.trunk, n)).mean(1).tolist() for n in forms if n != "plain"}
 depth = pd.RangeIndex(1, len(plain.trunk.blocks) + 1, name="block")
 drawn = pd.DataFrame({n: v for n, v in lambdas.items() if n != "paper, adjacent"}, index=depth)  # the same as halves
 ax = drawn.rename(columns={"paper, halves": "paper"}).plot(style=["s-", "o:", "^-", "D-"], figsize=(7.5, 3))
@@ -187,7 +190,7 @@ plt.show()
 # ## What does each form cost?
 
 # %%
-cost = drift.cost(plain.trunk, plain.image_size).set_index("variant")
+cost = model.attention_cost(plain.trunk, plain.image_size).set_index("variant")
 cost.style.format({c: "{:.2f}" if "plain" in c else "{:,.0f}" for c in cost})
 
 # %% [markdown]

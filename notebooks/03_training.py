@@ -41,12 +41,15 @@ import pandas as pd
 from IPython.display import display
 from safetensors.torch import load_file
 
-from rarevision import ablate, events, frame_metrics, frames, galar, pipeline, plots, predict, scores, splits, training
+from rarevision import data, events, scores, scoring, training
+from rarevision.figures import plots
+from rarevision.run import ablation_figure, ablation_summary, project_path, shown, start_stage
 
+# %%
 plots.style()
-run = pipeline.start("03_training", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
+run = start_stage("03_training", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
 config = run.config
-parts = splits.Splits.load(run.need("splits.json", "01_eda_imbalance"))
+parts = data.Splits.load(run.need("splits.json", "01_eda_imbalance"))
 text = load_file(run.need("model/text_embeddings.safetensors", "02_model_differential_attention"))["text"]
 
 # %% [markdown]
@@ -56,10 +59,10 @@ text = load_file(run.need("model/text_embeddings.safetensors", "02_model_differe
 # antialiasing and kept as a high-quality JPEG in one tar per study; the source files are never touched.
 
 # %%
-index = galar.FrameIndex.load(run.need("index/train.parquet", "01_eda_imbalance"))
-test, _ = galar.read_test(run.data("test_root"))
+index = data.FrameIndex.load(run.need("index/train.parquet", "01_eda_imbalance"))
+test, _ = data.read_test(run.data("test_root"))
 test.save(run.path("index/test.parquet"))
-train_frames, test_frames = frames.reader(index, config.data), frames.reader(test, config.data)
+train_frames, test_frames = data.open_reader(index, config.data), data.open_reader(test, config.data)
 print(f"{len(index):,} frames to learn from, {len(test):,} to predict")
 
 # %% [markdown]
@@ -88,7 +91,7 @@ plt.show()
 # folds' models.
 
 # %%
-found = predict.predict_folds(config, index, train_frames, parts, run.dir, (test, test_frames))
+found = training.predict_folds(config, index, train_frames, parts, run.dir, (test, test_frames))
 pd.DataFrame(found).T[["frames", "bad_frames", "seconds"]]
 
 # %% [markdown]
@@ -100,7 +103,7 @@ pd.DataFrame(found).T[["frames", "bad_frames", "seconds"]]
 
 # %%
 studies = scores.read_studies(run.path("probs/oof"), run.path("labels/oof"))
-table = frame_metrics.table(studies)
+table = scoring.frame_table(studies)
 plots.intervals(table, "Regions are learned; rare findings barely rise above chance")
 plt.show()
 
@@ -119,7 +122,7 @@ for study, listed in events.read_events(truth).items() if truth else ():
     frame, _ = scores.read_probs(run.path(f"probs/test/{study}.npz"))
     scores.write_labels(run.path(f"labels/test/{study}.npz"), frame, events.to_labels(frame, listed))
 if truth:
-    shifted = frame_metrics.table(scores.read_studies(run.path("probs/test"), run.path("labels/test")))
+    shifted = scoring.frame_table(scores.read_studies(run.path("probs/test"), run.path("labels/test")))
     both = pd.DataFrame({"out of fold": table["AP"], "test system": shifted["AP"]})
     plots.bars(both, "What another capsule system costs", "average precision")
     plt.show()
@@ -128,18 +131,18 @@ if truth:
 # ## What is each part worth?
 #
 # One factor changed at a time against one base, over seeds that each train on another fold; read from saved runs of
-# `python -m rarevision.ablate` (`ABLATION`). A circle is one seed's difference to the base of the same seed, the
+# `python -m rarevision.run.ablate` (`ABLATION`). A circle is one seed's difference to the base of the same seed, the
 # diamond their mean: circles on both sides of the line are no effect that so few seeds could show.
 
 # %%
-saved = [pipeline.project_path(path) for path in (ABLATION, "runs/ablation/results.csv", "docs/ablation.csv") if path]
+saved = [project_path(path) for path in (ABLATION, "runs/ablation/results.csv", "docs/ablation.csv") if path]
 saved = next((path for path in saved if path.exists()), None)
 if saved:
     trials = pd.read_csv(saved)
-    print(f"{pipeline.shown(saved)}: {len(trials)} trainings")
-    ablate.figure(trials)
+    print(f"{shown(saved)}: {len(trials)} trainings")
+    ablation_figure(trials)
     plt.show()
-    display(ablate.summary(trials).round(3))
+    display(ablation_summary(trials).round(3))
 
 # %%
 written = [p for part in ("probs", "labels") for p in run.path(part).rglob("*.npz")]

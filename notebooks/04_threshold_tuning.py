@@ -41,13 +41,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from rarevision import decoding, pipeline, plots, score_plots, scores, scoring, thresholds, waterfall
+from rarevision import decoding, scores, scoring
+from rarevision.figures import plots, score_plots
+from rarevision.files import write_json
 from rarevision.labels import LABELS
-from rarevision.stage import write_json
+from rarevision.run import start_stage
 
 # %%
 plots.style()
-run = pipeline.start("04_threshold_tuning", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
+run = start_stage("04_threshold_tuning", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
 config = run.config
 run.need("probs/oof", "03_training")
 studies = scores.read_studies(run.path("probs/oof"), run.path("labels/oof"))
@@ -61,7 +63,7 @@ probs, labels = np.concatenate([s.probs for s in studies]), np.concatenate([s.la
 # precision 1. So an empty file earns, for each label, the share of studies that do not show it.
 
 # %%
-silence = scoring.report(truth, {study: [] for study in truth})
+silence = scoring.score_events(truth, {study: [] for study in truth})
 absent = pd.Series(1 - silence.present.mean(0), index=LABELS)
 plots.bars(
     absent,
@@ -90,7 +92,7 @@ plt.show()
 
 # %%
 methods = ("paper", "f1", "event")
-fits = {m: thresholds.fit(studies, replace(config.threshold, method=m), config.decode) for m in methods}
+fits = {m: decoding.fit_thresholds(studies, replace(config.threshold, method=m), config.decode) for m in methods}
 table = pd.DataFrame({m: np.where(f.values > 1, np.nan, f.values) for m, f in fits.items()}, index=LABELS)
 table.style.format("{:.2f}", na_rep="never")
 
@@ -107,7 +109,7 @@ for name, note in chosen.notes.items():
 
 # %%
 folds = decoding.assign_folds(studies, config.decode.folds, config.decode.seed)
-spread = thresholds.spread(studies, config.threshold, folds, config.decode)
+spread = decoding.threshold_spread(studies, config.threshold, folds, config.decode)
 score_plots.ranges(
     spread,
     chosen.values,
@@ -126,7 +128,7 @@ published = replace(config, decode=replace(config.decode, method="paper", compos
 reports = {"silence": silence}
 for method in methods:
     setting = replace(published, threshold=replace(config.threshold, method=method))
-    reports[method] = scoring.report(truth, decoding.cross_validate(studies, setting)[0])
+    reports[method] = scoring.score_events(truth, decoding.cross_validate(studies, setting)[0])
 score_plots.sources(reports, "What thresholds earn on present labels, they pay for with the credit for absent ones")
 plt.show()
 
@@ -147,8 +149,8 @@ plt.show()
 # where the label set changes, as the truth is. Each bar is out of fold and contains the steps above it.
 
 # %%
-fitted = waterfall.fits(studies, config, scores.read_timelines(run.path("labels/oof")))
-steps = {name: scoring.report(truth, found) for name, found in waterfall.steps(fitted).items()}
+fitted = decoding.waterfall_fits(studies, config, scores.read_timelines(run.path("labels/oof")))
+steps = {name: scoring.score_events(truth, found) for name, found in decoding.waterfall_steps(fitted).items()}
 score_plots.waterfall(steps, "Step by step: in the end {gain} against silence")
 plt.show()
 
@@ -163,7 +165,7 @@ plt.show()
 # study. On the diagonal, of the frames that are given 30 %, 30 % show the label.
 
 # %%
-after = waterfall.probabilities(fitted)
+after = decoding.waterfall_probabilities(fitted)
 stated = {"scores": probs, "decoder's probabilities": np.concatenate([after[s.study] for s in studies])}
 score_plots.reliability(labels, stated, "Reliability, out of fold, before and after calibration")
 plt.show()

@@ -41,12 +41,15 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from rarevision import decoding, events, galar, intervals, pipeline, plots, score_plots, scores, scoring, submission
+from rarevision import data, decoding, events, scores, scoring
+from rarevision.figures import plots, score_plots
+from rarevision.files import write_json
 from rarevision.labels import LABELS
-from rarevision.stage import write_json
+from rarevision.run import project_path, shown, start_stage
 
+# %%
 plots.style()
-run = pipeline.start("05_temporal_decoding", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
+run = start_stage("05_temporal_decoding", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
 config = run.config
 run.need("thresholds.json", "04_threshold_tuning")
 studies = scores.read_studies(run.path("probs/oof"), run.path("labels/oof"))
@@ -65,8 +68,8 @@ reports, expected = {}, {}
 for method in methods:
     setting = replace(config, decode=replace(config.decode, method=method))
     found, expected[method] = decoding.cross_validate(studies, setting, timelines)
-    reports[method] = scoring.report(truth, found)
-reports["silence"] = scoring.report(truth, {study: [] for study in truth})
+    reports[method] = scoring.score_events(truth, found)
+reports["silence"] = scoring.score_events(truth, {study: [] for study in truth})
 
 # %%
 score_plots.sources(reports, "Where the score comes from: most of it is credit for silence")
@@ -74,7 +77,7 @@ plt.show()
 
 # %%
 compared = {
-    f"{m} − {o}": intervals.compare(reports[m], reports[o]).loc[["score mAP@0.5", "present labels only mAP@0.5"]]
+    f"{m} − {o}": scoring.compare_reports(reports[m], reports[o]).loc[["score mAP@0.5", "present labels only mAP@0.5"]]
     for m, o in zip(reports, [*list(reports)[1:], "silence"], strict=True)
     if m != o
 }
@@ -106,7 +109,7 @@ pd.DataFrame({m: reports[m].reader("findings") for m in methods})
 # studies that it had not seen.
 
 # %%
-decoder = decoding.fit(studies, config, expected[config.decode.method], timelines)
+decoder = decoding.fit_decoder(studies, config, expected[config.decode.method], timelines)
 decoder.save(run.path("decoder.json"))
 tests = scores.read_studies(run.path("probs/test"))
 found = {s.study: decoder.decode(s.frame, s.probs) for s in tests}
@@ -115,7 +118,7 @@ print("\n".join(f"{study}: {len(listed)} events" for study, listed in found.item
 # %%
 known = events.read_events(run.data("test_truth")) if config.data.test_truth else None
 test_root = run.data("test_root")
-source = galar.read_test(test_root)[0] if test_root.exists() else None
+source = data.read_test(test_root)[0] if test_root.exists() else None
 for s in tests[:SHOWN]:
     plots.timeline(
         s.study, s.frame, s.probs, found[s.study], known and known[s.study], plots.thumbnails(s, found[s.study], source)
@@ -138,11 +141,11 @@ for s in tests[:SHOWN]:
 frame_numbers = (
     {s.study: s.frame for s in tests} if source is None else {s: source.frame[source.rows(s)] for s in source.studies}
 )
-target = pipeline.project_path(config.submission.folder) / f"{config.submission.name}.json"
+target = project_path(config.submission.folder) / f"{config.submission.name}.json"
 out_of_fold = dict(zip(best.names(), best.score, strict=True)) | {"empty": best.empty}
 notes = {"config": config.as_dict(), "decoder": decoder.data_hash, "out of fold": out_of_fold}
-submission.write(target, found, frame_numbers, notes)
-print(f"{pipeline.shown(target)}: {submission.summary(found)}")
+scoring.write_submission(target, found, frame_numbers, notes)
+print(f"{shown(target)}: {scoring.describe_submission(found)}")
 
 # %% [markdown]
 # ## Where it comes from
@@ -152,8 +155,8 @@ print(f"{pipeline.shown(target)}: {submission.summary(found)}")
 # %%
 final = {"out of fold": best}
 if known:
-    final["test studies"] = scoring.report(known, found)
-silent = {"test studies, silent": scoring.report(known, {study: [] for study in known})} if known else {}
+    final["test studies"] = scoring.score_events(known, found)
+silent = {"test studies, silent": scoring.score_events(known, {study: [] for study in known})} if known else {}
 score_plots.sources(final | silent, "The final score, and what it is made of")
 plt.show()
 
@@ -180,5 +183,5 @@ pd.Series(table).to_frame("score")
 # %%
 run.finish(
     [run.path("decoder.json"), run.path("scores.json"), target],
-    summary=table | {"submission": pipeline.shown(target)},
+    summary=table | {"submission": shown(target)},
 )

@@ -9,8 +9,11 @@ import nbformat
 import numpy as np
 import pytest
 
-from rarevision import decoding, events, pipeline, scores, submission
-from rarevision.pipeline import STEPS
+from rarevision import events, scores
+from rarevision.decoding import decoder as decoding
+from rarevision.run import pipeline
+from rarevision.run.pipeline import STEPS
+from rarevision.scoring import submission
 
 SMALL = {
     "phantom.pillcam": 3,

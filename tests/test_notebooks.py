@@ -5,8 +5,8 @@ import ast
 import jupytext
 import pytest
 
-from rarevision import pipeline
-from rarevision.pipeline import PROJECT, STEPS
+from rarevision.run import pipeline
+from rarevision.run.pipeline import PROJECT, STEPS
 
 SOURCES = sorted((PROJECT / "notebooks").glob("*.py"))
 
@@ -40,7 +40,7 @@ def test_a_notebook_opens_and_closes_its_own_stage(source):
     assert len(parameters) == 1
     names = {t.id for node in ast.parse(parameters[0]).body for t in node.targets}
     assert {"CONFIG", "DATA_ROOT", "TEST_ROOT", "RUN_DIR", "OVERRIDE", "FORCE"} <= names
-    assert any(f'pipeline.start("{source.stem}", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)' in c for c in code)
+    assert any(f'start_stage("{source.stem}", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)' in c for c in code)
     assert "run.finish(" in code[-1], "the manifest is written last"
 
 

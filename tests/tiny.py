@@ -10,10 +10,13 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from phantom import twin
 from rarevision import config as configuration
-from rarevision import frames, galar, launch, model, splits, twin
 from rarevision.config import Config
+from rarevision.data import frames, galar, splits
 from rarevision.labels import COLUMN, LABELS
+from rarevision.model import frame_model as model
+from rarevision.training import launch
 
 COLOURS = {"stomach": (170, 80, 60), "small intestine": (190, 150, 60), "colon": (90, 60, 120)}
 
@@ -67,7 +70,7 @@ def make(root: Path) -> Tiny:
         (data / "Labels").mkdir(exist_ok=True)
         table.to_csv(data / "Labels" / f"{study}.csv", index=False)
     folder = twin.build_twin(root / "twin", image_size=32, grid=4, width=32, depth=2, heads=2, embed_dim=32)
-    config = configuration.from_dict(
+    config = configuration.config_from_dict(
         {
             "name": "tiny",
             "data": {"root": str(data), "frame_step": 1, "cache": False, "workers": 0},
@@ -78,4 +81,6 @@ def make(root: Path) -> Tiny:
     )
     index, _ = galar.read_galar(data, progress=False)
     text = model.text_embeddings(config.model)
-    return Tiny(root, config, index, frames.reader(index, config.data), splits.make(index, config.split), text)
+    return Tiny(
+        root, config, index, frames.open_reader(index, config.data), splits.make_splits(index, config.split), text
+    )

@@ -1,3 +1,33 @@
-"""Events of 17 labels in video capsule endoscopy: from frames to a validated submission."""
+"""Events of 17 labels in video capsule endoscopy: from frames to a validated submission.
+
+The top package holds the words that every other package speaks. Each is a module of its own:
+
+labels   the 17 labels, their order and groups
+events   stretches of frames with labels, and the challenge's JSON file
+scores   files of frame scores and labels, one per study, through which the stages meet
+config   the settings of a run, read from a TOML file
+files    atomic writing and hashes
+stage    manifests: what a stage was made from, and whether it is up to date
+errors   `UserError`, the base of everything the user can mend
+"""
+
+from rarevision.config import Config, load_config
+from rarevision.errors import UserError
+from rarevision.events import Event, read_events
+from rarevision.labels import ANATOMY, FINDINGS, LABELS
+from rarevision.scores import StudyScores, read_studies
+
+__all__ = [
+    "ANATOMY",
+    "FINDINGS",
+    "LABELS",
+    "Config",
+    "Event",
+    "StudyScores",
+    "UserError",
+    "load_config",
+    "read_events",
+    "read_studies",
+]
 
 __version__ = "0.1.0"

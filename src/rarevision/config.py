@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from rarevision.errors import UserError
 from rarevision.labels import PROMPT
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """A configuration that cannot be used; the message names the file, the key and what to write instead."""
 
 
@@ -185,7 +186,7 @@ class Config:
         return dataclasses.asdict(self)
 
 
-def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
+def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
     """Read a TOML file; `overrides` are `section.key=value` with TOML values (`train.epochs=1`)."""
     path = Path(path)
     try:
@@ -197,10 +198,10 @@ def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Confi
     for item in overrides:
         _override(table, item)
     table.setdefault("name", path.stem)
-    return from_dict(table, str(path))
+    return config_from_dict(table, str(path))
 
 
-def from_dict(table: dict[str, Any], where: str = "config") -> Config:
+def config_from_dict(table: dict[str, Any], where: str = "config") -> Config:
     config = _build(Config, table, where, "")
     _check(config, where)
     return config

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rarevision.errors import UserError
+from rarevision.files import atomic
 from rarevision.labels import COLUMN, LABELS, N_LABELS, normalise
-from rarevision.stage import atomic
 
 MAX_FRAME = 2**31 - 1  # frame numbers are int32 in every array of this package
 
@@ -40,7 +41,7 @@ class Event(NamedTuple):
 Events = dict[str, list[Event]]  # study id -> events in file order, which is the ranking
 
 
-class EventsError(ValueError):
+class EventsError(UserError):
     """An events file that does not fit the format; the message names the file, video, event number and reason."""
 
 

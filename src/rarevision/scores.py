@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from rarevision.errors import UserError
+from rarevision.files import atomic
 from rarevision.labels import N_LABELS
-from rarevision.stage import atomic
 
 
-class ScoreFileError(ValueError):
+class ScoreFileError(UserError):
     """A score or label file that does not fit the format."""
 
 

@@ -6,86 +6,80 @@ computed now equals the recorded one, and every output is still there with the r
 """
 
 import ast
-import contextlib
-import hashlib
-import importlib.metadata
+import functools
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).parent
-VERSIONED = ("numpy", "scipy", "torch", "torchvision", "timm", "open_clip_torch", "transformers", "accelerate")
+from rarevision.files import digest, sha256, versions, write_json
+
+SOURCE = Path(__file__).parents[1]  # the folder that holds the project's packages
+FIGURES = SOURCE / "rarevision" / "figures"
 
 
-@contextlib.contextmanager
-def atomic(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` with the same suffix; rename it into place on success, remove it on error.
+def _file(module: str) -> Path | None:
+    """The file of a dotted module name of this project: a package's is its `__init__.py`."""
+    path = SOURCE / module.replace(".", "/")
+    found = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return found if found.exists() else None
 
-    A reader sees the old file or the whole new one, never a part; two writers never share a temporary name.
+
+def _definition(module: str, name: str, used: Callable[[], set[str]]) -> set[Path]:
+    """Files that `from module import name` leads to.
+
+    A package's `__init__` only hands names on, so a name is followed through it to the module that defines it. Where
+    `name` is itself a package, `used()` are the names that are taken from it.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.{time.monotonic_ns()}.tmp{path.suffix}")
-    try:
-        yield temporary
-        with open(temporary, "rb") as f:
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    below = _file(f"{module}.{name}")
+    if below is not None:
+        inner = f"{module}.{name}"
+        return {below} if below.name != "__init__.py" else set().union(*(_definition(inner, n, set) for n in used()))
+    door = _file(module)
+    if door is None or door.name != "__init__.py":
+        return set() if door is None else {door}
+    for node in ast.walk(ast.parse(door.read_text())):
+        if isinstance(node, ast.ImportFrom) and name in {alias.asname or alias.name for alias in node.names}:
+            (original,) = (alias.name for alias in node.names if (alias.asname or alias.name) == name)
+            return _definition(node.module or "", original, used)
+    return {door}
 
 
-def write_json(path: str | Path, value: Any) -> None:
-    with atomic(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+def _reached(source: Path) -> set[Path]:
+    """Files of this project that one file takes names from, figures left out."""
+    tree, found = ast.parse(source.read_text()), set()
+    nodes = list(ast.walk(tree))
 
+    def attributes(owner: str) -> set[str]:
+        return {n.attr for n in nodes if isinstance(n, ast.Attribute) and getattr(n.value, "id", "") == owner}
 
-def sha256(path: str | Path) -> str:
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def digest(value: Any) -> str:
-    """Hash of anything JSON can hold, independent of key order."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _imports(source: Path) -> set[str]:
-    """Names of this package's modules that a Python file imports."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(source.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "rarevision":
-            names.update([node.module.split(".")[1]] if "." in node.module else (alias.name for alias in node.names))
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                used = functools.partial(attributes, alias.asname or alias.name)
+                found |= _definition(node.module or "", alias.name, used)
         elif isinstance(node, ast.Import):
-            names.update(a.name.split(".")[1] for a in node.names if a.name.startswith("rarevision."))
-    return {name for name in names if (PACKAGE / f"{name}.py").exists()}
+            for alias in node.names:
+                for name in attributes(alias.asname or alias.name):
+                    found |= _definition(alias.name, name, set) if _file(alias.name) else set()
+    return {path for path in found if FIGURES not in path.parents}
 
 
 def code_hash(source: str | Path) -> str:
-    """Hash of a Python file and of every module of this package it reaches by import, and of nothing else.
+    """Hash of a Python file and of every file of this project that its imports lead to, and of nothing else.
 
-    Figures cannot change a result: `plots` and `score_plots` are left out, so a better picture never costs a training.
+    Figures cannot change a result: they are left out, so that a better picture never costs a training.
     """
-    source = Path(source)
-    reached, todo = {}, _imports(source)
+    reached: set[Path] = set()
+    todo = {Path(source)}
     while todo:
-        name = todo.pop()
-        if name in reached or name in ("plots", "score_plots"):
-            continue
-        reached[name] = sha256(PACKAGE / f"{name}.py")
-        todo |= _imports(PACKAGE / f"{name}.py")
-    return digest([sha256(source), sorted(reached.items())])
-
-
-def versions() -> dict[str, str]:
-    found = {}
-    for name in VERSIONED:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+        path = todo.pop()
+        reached.add(path)
+        todo |= _reached(path) - reached
+    reached.discard(Path(source))
+    return digest([sha256(source), sorted((p.relative_to(SOURCE).as_posix(), sha256(p)) for p in reached)])
 
 
 class Stage:

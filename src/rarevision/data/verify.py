@@ -1,0 +1,93 @@
+"""The check of a data set before hours of work: every fault of folders, tables and frames, in one list."""
+
+import argparse
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+from rarevision.data.galar import read_galar, read_test, tables_in
+from rarevision.data.image import FrameError, check, read_image
+from rarevision.data.layout import DataError, Folder, Scan, labels_folder, read_label_csv, scan
+
+SHOWN = 20  # bad frames of a study that are named
+
+
+def verify(root: Path, full: bool = False, labels: str = "", workers: int = -1) -> int:
+    """Check a training data set (there is a folder of labels) or a test set; prints faults, returns 1 if there are any.
+
+    Every frame's header and end are read, with `full` every frame is decoded.
+    """
+    found, faults, frames, bad = Scan(), [], 0, 0
+    try:
+        if not root.is_dir():
+            raise DataError(f"{root}: no such folder")
+        found = scan(root)
+        faults += found.faults
+        training = bool(labels) or any("labels" in t.parent.name.lower() for t in found.tables)
+        if training:
+            faults += _table_faults(tables_in(labels_folder(root, labels, found)))
+        if not faults:
+            _, report = read_galar(root, labels) if training else read_test(root)
+            notes = report.note[report.note != ""]
+            faults += [f"study {study}: {note}" for study, note in notes.items() if note.startswith("file numbers")]
+            print(report.drop(columns=["folder", "note"]).to_string(), *map(_note, notes.items()), sep="\n")
+    except DataError as error:
+        faults.append(str(error))
+    for folder in tqdm(found.folders.values(), "frames", unit="study"):
+        names = [found.name(folder, i) for i in range(len(folder.frame))]
+        frames += len(names)
+        wrong = _frame_faults(root, folder, names, full, workers)
+        bad += len(wrong)
+        faults += wrong[:SHOWN]
+        if len(wrong) > SHOWN:
+            faults.append(f"{root / folder.path}: {len(wrong) - SHOWN} more bad frames, {len(wrong)} in all")
+    for fault in faults:
+        print(f"FAULT {fault}")
+    depth = "decoded" if full else "headers and ends read; --full decodes every frame"
+    count = f"{len(faults)} line(s) of faults, {bad:,} bad frame(s)" if faults else "no fault"
+    print(f"{root}: {count} in {frames:,} frames of {len(found.folders)} studies ({depth})")
+    return 1 if faults else 0
+
+
+def _note(item: tuple[str, str]) -> str:
+    return f"note: study {item[0]}: {item[1]}"
+
+
+def _table_faults(tables: list[Path]) -> list[str]:
+    faults = []
+    for path in tables:
+        try:
+            read_label_csv(path)
+        except DataError as error:
+            faults.append(str(error))
+    return faults
+
+
+def _fault(path: Path, full: bool) -> str:
+    try:
+        read_image(path) if full else check(path)
+    except FrameError as error:
+        return str(error)
+    return ""
+
+
+def _frame_faults(root: Path, folder: Folder, names: list[str], full: bool, workers: int) -> list[str]:
+    threads = len(os.sched_getaffinity(0)) if workers == -1 else max(workers, 1)
+    with ThreadPoolExecutor(threads) as pool:
+        found = pool.map(_fault, (root / folder.path / name for name in names), repeat(full))
+        return [fault for fault in found if fault]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m rarevision.data.galar", description="Check a data set on disk.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("verify", help="check a training or test data set; exit 1 with the list of faults")
+    command.add_argument("root", type=Path)
+    command.add_argument("--full", action="store_true", help="decode every frame instead of reading headers and ends")
+    command.add_argument("--labels", default="", help="labels folder below root")
+    command.add_argument("--workers", type=int, default=-1, help="threads; -1 = one per core")
+    options = parser.parse_args(arguments)
+    return verify(options.root, full=options.full, labels=options.labels, workers=options.workers)

@@ -1,0 +1,219 @@
+"""Decoding: frame scores of one study to its events; `paper` as published, `ours` and `screen` learned.
+
+A decoder is fitted on studies with scores and labels, is saved as JSON, and is a pure function afterwards.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rarevision import config, events
+from rarevision.decoding import screening
+from rarevision.decoding import thresholds as thresholding
+from rarevision.decoding import timeline as reading
+from rarevision.decoding.cleaning import clean
+from rarevision.decoding.timeline import Candidates, Timeline
+from rarevision.events import Event, Events
+from rarevision.files import write_json
+from rarevision.labels import LABELS, N_LABELS
+from rarevision.scores import StudyScores
+from rarevision.scoring import score_events
+
+
+def published_events(
+    frame: np.ndarray,
+    probs: np.ndarray,
+    thresholds: np.ndarray,
+    median: int = 7,
+    max_gap: int = 5,
+    min_length: int = 3,
+    compose: str = "label_set",
+) -> list[Event]:
+    """The published decoder: threshold, median, gaps, minimum length, events in order of time.
+
+    `frame` int [T] ascending, `probs` [T, 17], `thresholds` [17]: positive where probs >= threshold.
+    """
+    positive = np.asarray(probs) >= np.asarray(thresholds, np.float32)
+    labels = np.empty(positive.shape, np.uint8)
+    for c in range(N_LABELS):
+        labels[:, c] = clean(positive[:, c], median, max_gap, min_length)
+    return (events.from_labels if compose == "per_label" else events.from_label_sets)(frame, labels)
+
+
+def ours(timeline: Timeline, frame: np.ndarray, probs: np.ndarray, compose: str = "auto") -> list[Event]:
+    """Events of one study in order of confidence; labels on which silence is expected to earn more have none."""
+    found = timeline.candidates(probs, compose)
+    return to_events(frame, found.kept(~timeline.silence(found)[found.column]))
+
+
+def screen(timeline: Timeline, frame: np.ndarray, probs: np.ndarray) -> list[tuple[Event, float]]:
+    """Every proposed landmark and finding with its confidence, the surest first; a label's own do not overlap."""
+    found = screening.distinct(timeline.candidates(probs, "per_label"))
+    return list(zip(to_events(frame, found), found.confidence.tolist(), strict=True))
+
+
+def to_events(frame: np.ndarray, found: Candidates) -> list[Event]:
+    """Events of candidates, in their order; frame numbers by the convention of `events`."""
+    frame = np.asarray(frame, np.int64)
+    last = np.append(frame[1:] - 1, frame[-1:])
+    starts, ends = frame[found.rows[:, 0]].tolist(), last[found.rows[:, 1]].tolist()
+    return [Event(s, e, (LABELS[c],)) for s, e, c in zip(starts, ends, found.column.tolist(), strict=True)]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A fitted decoder. `expected`: its out-of-fold score, where it was cross-validated."""
+
+    settings: config.Decode
+    thresholds: tuple[float, ...]  # of `paper`
+    notes: dict[str, str]  # label, or `screen`: where something else than the rule was done
+    data_hash: str  # of the studies it was fitted on
+    expected: dict[str, Any] = field(default_factory=dict)
+    timeline: Timeline | None = None  # of `ours` and `screen`
+    cut: float = 0.0  # of `screen`: the least confidence shown
+
+    def decode(self, frame: np.ndarray, probs: np.ndarray) -> list[Event]:
+        """Events of one study, the most certain first where the method ranks. `frame` int [T], `probs` [T, 17]."""
+        s = self.settings
+        if s.method == "ours":
+            return ours(self.timeline, frame, probs, s.compose)
+        if s.method == "screen":
+            return [event for event, confidence in screen(self.timeline, frame, probs) if confidence >= self.cut]
+        return published_events(frame, probs, np.array(self.thresholds), s.median, s.max_gap, s.min_length, s.compose)
+
+    def to_json(self) -> dict[str, Any]:
+        table = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        timeline = self.timeline and self.timeline.to_json()
+        return table | {"settings": dataclasses.asdict(self.settings), "timeline": timeline}
+
+    @classmethod
+    def from_json(cls, table: dict[str, Any]) -> "Decoder":
+        settings = config.Decode(**table["settings"])
+        timeline = table["timeline"] and Timeline.from_json(table["timeline"])
+        return cls(**{**table, "settings": settings, "thresholds": tuple(table["thresholds"]), "timeline": timeline})
+
+    def save(self, path: str | Path) -> None:
+        write_json(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Decoder":
+        return cls.from_json(json.loads(Path(path).read_text()))
+
+
+def data_hash(studies: list[StudyScores], timelines: Mapping[str, np.ndarray] | None = None) -> str:
+    """Hash of names, frames, scores and labels: the same decoder comes of the same data only."""
+    total = hashlib.sha256()
+    others = [part for name, labels in other_timelines(studies, timelines).items() for part in (name.encode(), labels)]
+    for part in [part for s in studies for part in (s.study.encode(), s.frame, s.probs, s.labels)] + others:
+        total.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes())
+    return total.hexdigest()
+
+
+def other_timelines(studies: list[StudyScores], timelines: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+    """The timelines of studies that are not among `studies`, checked."""
+    scored = {s.study for s in studies}
+    others = {name: np.asarray(labels) for name, labels in (timelines or {}).items() if name not in scored}
+    for name, labels in others.items():
+        if labels.ndim != 2 or labels.shape[1] != N_LABELS or not len(labels) or not np.isin(labels, (0, 1)).all():
+            raise ValueError(
+                f"timeline of study {name}: {labels.shape}; must be 0 or 1, [frames, {N_LABELS}], not empty"
+            )
+    return others
+
+
+def fit_decoder(
+    studies: list[StudyScores],
+    cfg: config.Config,
+    expected: dict[str, Any] | None = None,
+    timelines: Mapping[str, np.ndarray] | None = None,
+) -> Decoder:
+    """Fit the decoder that `cfg.decode` names on studies with labels (`cfg.threshold` too, for `paper`).
+
+    `expected`: the report of `cross_validate`, saved with the decoder. `timelines`: study -> labels uint8 [T, 17] of
+    training studies, those without scores too: order, durations, places and presence are learned from them all (one of
+    a study with scores is not counted twice). Never give the timeline of a study that is to be decoded.
+    """
+    _check(studies, 1)
+    d = cfg.decode
+    others = list(other_timelines(studies, timelines).values())
+    hashed = data_hash(studies, timelines)
+    if d.method == "paper":
+        fitted = thresholding.fit_thresholds(studies, cfg.threshold, d)
+        return Decoder(d, tuple(map(float, fitted.values)), fitted.notes, hashed, expected or {})
+    timeline, outside = reading.fit(studies, "per_label" if d.method == "screen" else d.compose, others)
+    cut, notes = 0.0, {}
+    if d.method == "screen" and d.screen_share:
+        cut = screening.share_cut([len(s.frame) for s in studies], outside, d.screen_share)
+    elif d.method == "screen":
+        cut = screening.recall_cut([s.labels for s in studies], outside, d.screen_recall)
+        if cut == 0:
+            notes["screen"] = f"out of fold even the whole list stays below recall {d.screen_recall}: nothing is cut"
+    return Decoder(d, (), notes, hashed, expected or {}, timeline, cut)
+
+
+def _check(studies: list[StudyScores], least: int) -> None:
+    if len(studies) < least:
+        raise ValueError(f"{len(studies)} studies with labels; at least {least} are needed")
+    for s in studies:
+        if s.labels is None:
+            raise ValueError(f"study {s.study} has no labels to fit on; put them into labels/oof")
+
+
+def assign_folds(studies: list[StudyScores], n_folds: int, seed: int) -> dict[str, int]:
+    """Study -> fold of the out-of-fold fit; folds of equal size, drawn from the seed."""
+    order = np.random.default_rng(seed).permutation(len(studies))
+    n_folds = min(n_folds, len(studies))
+    return {studies[i].study: int(k % n_folds) for k, i in enumerate(order)}
+
+
+def truth_events(studies: list[StudyScores]) -> Events:
+    """Events of the labels by label set, as the challenge's truth is written."""
+    return {s.study: events.from_label_sets(s.frame, s.labels) for s in studies}
+
+
+def cross_validate(
+    studies: list[StudyScores], cfg: config.Config, timelines: Mapping[str, np.ndarray] | None = None
+) -> tuple[Events, dict[str, Any]]:
+    """Events of every study from a decoder that never saw it, and a report: score and silence, per fold too.
+
+    `timelines` as in `fit`, of which only those of other studies are used. For `screen` the report says what was asked
+    and what was got, recall and share of frames to look at as `screening` defines them.
+    """
+    _check(studies, 2)
+    folds = assign_folds(studies, cfg.decode.folds, cfg.decode.seed)
+    others = other_timelines(studies, timelines)
+    found: Events = {}
+    fits = []
+    for k in sorted(set(folds.values())):
+        fits.append(fit_decoder([s for s in studies if folds[s.study] != k], cfg, timelines=others))
+        found |= {s.study: fits[-1].decode(s.frame, s.probs) for s in studies if folds[s.study] == k}
+    found = {s.study: found[s.study] for s in studies}
+    result = score_events(truth_events(studies), found)
+    fold = np.array([folds[s.study] for s in studies])
+    silence = (~result.present).mean(1)
+    report = {
+        "folds": [
+            {"score": result.ap[:, fold == k].mean((1, 2)).tolist(), "empty": float(silence[fold == k].mean())}
+            for k in range(len(fits))
+        ],
+        "score": list(result.score),
+        "empty": result.empty,
+        "present": list(result.mean(present_only=True)),
+        "reader": result.reader("findings"),
+        "data_hash": data_hash(studies, others),
+    }
+    if fits[0].thresholds:
+        values = np.array([f.thresholds for f in fits])
+        report["thresholds"] = {n: [float(v.min()), float(v.max())] for n, v in zip(LABELS, values.T, strict=True)}
+    if cfg.decode.method == "screen":
+        by = "share" if cfg.decode.screen_share else "recall"
+        got = screening.measure(studies, found.values())
+        asked = getattr(cfg.decode, f"screen_{by}")
+        report["screen"] = {"by": by, "asked": asked, "got": got[by], **got, "cuts": [f.cut for f in fits]}
+    return found, report

@@ -1,0 +1,54 @@
+"""Files: written whole or not at all, and the hashes by which a later run knows what it is looking at."""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+VERSIONED = ("numpy", "scipy", "torch", "torchvision", "timm", "open_clip_torch", "transformers", "accelerate")
+
+
+@contextlib.contextmanager
+def atomic(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path` with the same suffix; rename it into place on success, remove it on error.
+
+    A reader sees the old file or the whole new one, never a part; two writers never share a temporary name.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.{time.monotonic_ns()}.tmp{path.suffix}")
+    try:
+        yield temporary
+        with open(temporary, "rb") as f:
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def sha256(path: str | Path) -> str:
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def digest(value: Any) -> str:
+    """Hash of anything JSON can hold, independent of key order."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in VERSIONED:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

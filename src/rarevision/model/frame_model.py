@@ -1,0 +1,201 @@
+"""The frame model: a CLIP image tower with differential attention, a classifier and a contrastive head.
+
+    images -> trunk (timm ViT, attention replaced) -> projection -> embeddings [B, D]
+    classification: BN(e * sigmoid(W2 relu(W1 e))) -> dropout -> linear -> logits [B, 17]
+    contrastive:    e / |e| against the 17 frozen text embeddings, times exp(tau) <= 100 -> [B, 17]
+
+The text tower is used once, in eval mode, for the 17 embeddings of the labels' prompts, and then dropped.
+`weights.py` finds and checks the pretrained weights; `rarevision fetch FOLDER` brings them.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import open_clip
+import timm
+import torch
+import torch.nn.functional as F
+from timm.layers import RmsNorm
+from torch import Tensor, nn
+
+from rarevision.config import Model, Train
+from rarevision.labels import N_LABELS, prompts
+from rarevision.model import attention, weights
+from rarevision.model.weights import ModelError
+
+MAX_TAU = math.log(100)
+START_TAU = math.log(1 / 0.07)  # CLIP's own start; BiomedCLIP's learned 85 belongs to a softmax over captions
+
+
+class Output(NamedTuple):
+    logits: Tensor  # float32 [B, 17]; probabilities are sigmoid(logits)
+    contrastive: Tensor | None  # float32 [B, 17], logits of the contrastive head; None without one
+    embeddings: Tensor  # float32 [B, D], before any normalisation
+
+
+class Excitation(nn.Module):
+    """`BN(x * sigmoid(W2 relu(W1 x)))`: squeeze-and-excitation (arXiv 1709.01507) of a feature vector."""
+
+    def __init__(self, width: int, reduction: int):
+        super().__init__()
+        narrow = max(width // reduction, 1)
+        self.w1 = nn.Linear(width, narrow, bias=False)
+        self.w2 = nn.Linear(narrow, width, bias=False)
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x * self.w2(self.w1(x).relu()).sigmoid())
+
+
+class FrameModel(nn.Module):
+    """Scores of the 17 labels for single frames. `recipe` is JSON; with the weights it is all that `restore` needs."""
+
+    def __init__(self, trunk: nn.Module, recipe: dict[str, Any]):
+        super().__init__()
+        self.recipe = recipe
+        self.image_size: int = recipe["image_size"]
+        width = recipe["embed_dim"] or trunk.num_features
+        attention.replace_attention(trunk, recipe["attention"], recipe["groups"], recipe["lambda_init"])
+        self.trunk = trunk
+        self.projection = nn.Linear(trunk.num_features, width, bias=False) if recipe["embed_dim"] else nn.Identity()
+        self.excitation = Excitation(width, recipe["reduction"])
+        self.dropout = nn.Dropout(recipe["dropout"])
+        self.classifier = nn.Linear(width, N_LABELS)
+        self.tau = nn.Parameter(torch.tensor(START_TAU)) if recipe["contrastive"] else None
+        self.register_buffer("text", torch.zeros(N_LABELS, width) if recipe["contrastive"] else None)
+        for name in ("mean", "std"):  # of images in 0..1
+            self.register_buffer(name, torch.tensor(recipe[name]).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Output:
+        """images: `[B, 3, S, S]` RGB, uint8 in 0..255 or float in 0..1; normalised here, on the model's device."""
+        features = self.projection(self.trunk(self.normalise(images)))
+        with torch.autocast(features.device.type, enabled=False):  # the heads are small and stay in fp32
+            return self.heads(features.float())
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """What the trunk sees of images as `forward` takes them."""
+        if images.ndim != 4 or images.shape[1:] != (3, self.image_size, self.image_size):
+            raise ValueError(f"images {tuple(images.shape)} must be [B, 3, {self.image_size}, {self.image_size}]")
+        if images.dtype == torch.uint8:
+            images = images.float() / 255
+        return (images - self.mean) / self.std
+
+    def heads(self, embeddings: Tensor) -> Output:
+        """Both heads on embeddings `[B, D]`."""
+        logits = self.classifier(self.dropout(self.excitation(embeddings)))
+        contrastive = None
+        if self.tau is not None:
+            if self.training:  # the parameter, not its use, is clamped: a clamp in the graph would stop tau for good
+                with torch.no_grad():
+                    self.tau.clamp_(max=MAX_TAU)
+            contrastive = self.tau.exp() * F.normalize(embeddings, dim=-1) @ self.text.T
+        return Output(logits, contrastive, embeddings)
+
+    def parameter_groups(self, train: Train) -> list[dict[str, Any]]:
+        """AdamW groups with `name`, `params`, `lr`, `weight_decay`; every trainable parameter is in exactly one.
+
+        The report decays everything; leaving norms, biases, tokens, positions and tau undecayed is ours. Lambdas (fp32,
+        no decay) learn at the heads' rate: they are new, like the heads.
+        """
+        undecayed = {id(p) for m in self.modules() if isinstance(m, NORMS) for p in m.parameters(recurse=False)}
+        groups: dict[str, list[nn.Parameter]] = {
+            name: [] for name in ("backbone", "backbone, no decay", "heads", "heads, no decay", "lambdas")
+        }
+        for name, parameter in self.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            part = "backbone" if name.startswith(("trunk.", "projection.")) else "heads"
+            plain = parameter.ndim < 2 or id(parameter) in undecayed or name.endswith(("pos_embed", "_token"))
+            groups["lambdas" if attention.is_lambda(name) else part + ", no decay" * plain].append(parameter)
+        return [
+            {
+                "name": name,
+                "params": params,
+                "lr": train.lr_backbone if name.startswith("backbone") else train.lr_heads,
+                "weight_decay": train.weight_decay if name in ("backbone", "heads") else 0.0,
+            }
+            for name, params in groups.items()
+            if params
+        ]
+
+
+NORMS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, RmsNorm)
+
+
+def build_model(
+    model: Model, text_embeddings: Tensor | None = None, prevalence: np.ndarray | None = None
+) -> FrameModel:
+    """A model with pretrained weights and new heads.
+
+    text_embeddings: `[17, D]` from `text_embeddings`; None: made here. prevalence: `[17]`, share of positive training
+    frames, asked for by `prior_bias`. New weights are drawn from torch's global generator. Raises `ModelError`.
+    """
+    clip = folder = None
+    if not model.trunk or (model.contrastive and text_embeddings is None):
+        clip, folder = weights.load_weights(model)
+    if model.contrastive and text_embeddings is None:
+        text_embeddings = encode_prompts(clip, folder, model)
+    recipe = {
+        "attention": model.attention,
+        "groups": model.groups,
+        "lambda_init": model.lambda_init,
+        "reduction": model.reduction,
+        "dropout": model.dropout,
+        "contrastive": model.contrastive,
+    }
+    if model.trunk:
+        trunk, found = weights.timm_trunk(model.trunk, model.image_size)
+        found["embed_dim"] = len(text_embeddings[0]) if model.contrastive else 0
+    else:
+        trunk, found = weights.clip_trunk(clip, folder)
+    frame_model = FrameModel(trunk, recipe | found)
+    if not model.trunk:
+        frame_model.projection = clip.visual.head[-1] if len(clip.visual.head) else nn.Identity()
+    if model.contrastive:
+        if tuple(text_embeddings.shape) != tuple(frame_model.text.shape):
+            raise ModelError(f"text embeddings {tuple(text_embeddings.shape)} do not fit the model's "
+                             f"{tuple(frame_model.text.shape)}; make them again from this source")  # fmt: skip
+        frame_model.text.copy_(text_embeddings)
+    if model.prior_bias:
+        if prevalence is None:
+            raise ModelError("model.prior_bias is set: build needs the labels' prevalence in the training frames")
+        p = torch.as_tensor(np.clip(prevalence, 1e-4, 1 - 1e-4), dtype=torch.float32)
+        with torch.no_grad():
+            frame_model.classifier.bias.copy_(p.logit())
+    return frame_model
+
+
+def restore_model(recipe: dict[str, Any], state: dict[str, Tensor]) -> FrameModel:
+    """A trained model from its recipe and its state dict alone: no pretrained weights, no text tower. In eval mode."""
+    trunk = timm.create_model(
+        recipe["architecture"], pretrained=False, num_classes=0, img_size=recipe["image_size"], **recipe["arguments"]
+    )
+    frame_model = FrameModel(trunk, recipe)
+    try:
+        frame_model.load_state_dict(state, strict=True)
+    except RuntimeError as error:
+        raise ModelError(f"weights do not fit the recipe they came with: {error}") from None
+    return frame_model.eval()
+
+
+def text_embeddings(model: Model) -> Tensor:
+    """Normalised float32 `[17, D]` of the labels' prompts, from the source's text tower."""
+    return encode_prompts(*weights.load_weights(model), model)
+
+
+@torch.no_grad()
+def encode_prompts(clip: nn.Module, folder: str, model: Model) -> Tensor:
+    clip.eval()  # open_clip hands models over in training mode: dropout would be in the embeddings
+    tokens = open_clip.get_tokenizer(f"local-dir:{folder}")(prompts(model.prompt))
+    if tokens.max() >= clip.vocab_size:
+        raise ModelError(f"{folder}: its tokenizer has a word {tokens.max()}, its text tower {clip.vocab_size} words; "
+                         "the tokenizer files belong to another model")  # fmt: skip
+    embeddings = F.normalize(clip.encode_text(tokens).float(), dim=-1)
+    if not embeddings.isfinite().all():
+        raise ModelError(f"{folder}: its text tower gives embeddings that are not finite; the weights are damaged")
+    return embeddings
+
+
+if __name__ == "__main__":
+    weights.main()
