@@ -1,0 +1,32 @@
+"""Studies on disk to batches of frames."""
+
+from rarevision.data.galar import fingerprint, read_galar, read_test
+from rarevision.data.index import FrameIndex
+from rarevision.data.splits import Splits, make_splits, split_table
+from rarevision.data.frames import FrameDataset, Plain, Reader, open_reader
+from rarevision.data.image import FrameError, read_image, square
+from rarevision.data.cache import CacheError, build_cache
+from rarevision.data.augment import PIPELINES, Augment
+from rarevision.data.layout import DataError
+
+__all__ = [
+    "Augment",
+    "CacheError",
+    "DataError",
+    "FrameDataset",
+    "FrameError",
+    "FrameIndex",
+    "PIPELINES",
+    "Plain",
+    "Reader",
+    "Splits",
+    "build_cache",
+    "fingerprint",
+    "make_splits",
+    "open_reader",
+    "read_galar",
+    "read_image",
+    "read_test",
+    "split_table",
+    "square",
+]
