@@ -395,9 +395,9 @@ def test_killed_or_interrupted_build_is_resumed(data, how):
     """In the middle of study b: a stays, b and c are made by the next run, no part is left."""
     script = f"""
 import time
-from rarevision import cache
+from rarevision.data import cache
 from rarevision.config import Data
-from rarevision.galar import read_test
+from rarevision.data import read_test
 real = cache._encode_one
 def slow(path, *rest):
     if "/b/" in path and path.endswith("10.png"):

@@ -332,7 +332,7 @@ def scored(world, trained):
 # Stands in for the prediction in launched processes: each says which study it scores; one may die at a study.
 SAYING = """
 import os, signal, sys
-from rarevision import predict
+from rarevision.training import predict
 finish = predict._finish
 def saying(done, index, out_dir, *rest):
     rank = predict.processes().process_index
@@ -389,7 +389,8 @@ def test_a_rank_that_dies_costs_what_it_was_at(world, trained, scored, tmp_path,
 
 DEADLY = """
 import os, signal, sys, torch
-from rarevision import frames, predict
+from rarevision.data import frames
+from rarevision.training import predict
 read = frames.Plain.read
 def dying(self, row):
     if torch.utils.data.get_worker_info() is not None and row == 30:

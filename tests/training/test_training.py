@@ -195,7 +195,7 @@ def test_killed_process_resumes_bit_equal(world, whole, tmp_path, capsys):
 
 def test_accumulation_keeps_the_global_batch(world, tmp_path, monkeypatch):
     """Without batch norm, dropout and mixup, two halves give the gradients of the whole."""
-    build = fold.models.build
+    build = fold.build_model
 
     def without_batch_norm(*arguments):
         model = build(*arguments)
@@ -208,7 +208,7 @@ def test_accumulation_keeps_the_global_batch(world, tmp_path, monkeypatch):
         norms.append(sum(p.grad.norm().item() for g in self.param_groups for p in g["params"]))
         return step(self, closure)
 
-    monkeypatch.setattr(fold.models, "build", without_batch_norm)
+    monkeypatch.setattr(fold, "build_model", without_batch_norm)
     monkeypatch.setattr(torch.optim.AdamW, "step", measured)
     plain = world.but(model={"dropout": 0.0}, train={"mixup": 0.0, "epochs": 1, "clip": 0.0})
     whole = train(plain, tmp_path / "1")
