@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from rarevision.data.galar import DataError, FrameIndex, fingerprint, read_galar, read_test
-from rarevision.labels import COLUMN, LABELS
 from rarevision.data.layout import read_label_csv
 from rarevision.data.verify import main
+from rarevision.labels import COLUMN, LABELS
 
 OTHERS = ["ampulla of vater", "foreign body", "IBD", "cancer", "esophagitis", "varices", "celiac", "section"]
 VIEWS = ["bubbles", "dirt", "no view", "reduced view", "good view"]

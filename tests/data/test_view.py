@@ -12,7 +12,7 @@ from PIL import Image
 from phantom import capsule
 from rarevision.config import Data
 from rarevision.data.galar import read_test
-from rarevision.data.view import Field, SAMPLE, View, colour_map, find_field, study_view
+from rarevision.data.view import SAMPLE, Field, View, colour_map, find_field, study_view
 from rarevision.labels import COLUMN
 
 REAL = Path(__file__).parents[3] / "shared" / "real_frames"

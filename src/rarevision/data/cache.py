@@ -32,12 +32,12 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from rarevision.errors import UserError
 from rarevision.config import Data
 from rarevision.data.galar import FrameIndex
 from rarevision.data.image import FrameError, bad_frames, decode, png_kind, read_bytes, shrink
 from rarevision.data.shared import SharedArrays
 from rarevision.data.view import View, study_view
+from rarevision.errors import UserError
 from rarevision.files import atomic
 
 VERSION = 2  # of the recipe's code: a change of what lies in the tars

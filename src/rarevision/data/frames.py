@@ -24,7 +24,6 @@ __all__ = [
     "Reader",
     "build_cache",
     "read_image",
-    "reader",
 ]
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from sklearn.model_selection import train_test_split
 
-from rarevision.errors import UserError
 from rarevision.config import Split
 from rarevision.data.galar import FrameIndex
+from rarevision.errors import UserError
 from rarevision.files import digest, write_json
 from rarevision.labels import LABELS
 from rarevision.scores import natural
