@@ -29,7 +29,7 @@ source .ci/environment.sh
 if [ "${1:-}" = test ]; then exec python -m pytest "${@:2}"; fi
 if [ $# -gt 0 ]; then echo "run_all.sh: unknown argument '$1'; usage: ./run_all.sh [test]" >&2; exit 2; fi
 
-stage() { python -m rarevision.run.pipeline "$@"; }
+stage() { python -m rarevision stage "$@"; }
 
 # 00  Demo data set and a tiny twin of BiomedCLIP, where the config asks for them
 stage 00_demo
@@ -50,4 +50,4 @@ stage 04_threshold_tuning
 stage 05_temporal_decoding
 
 # What came out
-stage summary
+python -m rarevision summary

@@ -131,7 +131,7 @@ if truth:
 # ## What is each part worth?
 #
 # One factor changed at a time against one base, over seeds that each train on another fold; read from saved runs of
-# `python -m rarevision.run.ablate` (`ABLATION`). A circle is one seed's difference to the base of the same seed, the
+# `rarevision ablate` (`ABLATION`). A circle is one seed's difference to the base of the same seed, the
 # diamond their mean: circles on both sides of the line are no effect that so few seeds could show.
 
 # %%

@@ -11,9 +11,8 @@ import pytest
 
 from rarevision import events, scores
 from rarevision.decoding import decoder as decoding
-from rarevision.run import pipeline
+from rarevision.run import command, pipeline
 from rarevision.run.pipeline import STEPS
-from rarevision.scoring import submission
 
 SMALL = {
     "phantom.pillcam": 3,
@@ -48,14 +47,14 @@ def chain(tmp_path_factory):
     override = [f"{k}={json.dumps(v)}" for k, v in SMALL.items()] + [f"{k}={v}" for k, v in paths.items()]
     environ = {"CONFIG": "configs/demo.toml", "RUN_DIR": str(folder / "run"), "SET": shlex.join(override)}
     for name in pipeline.STAGES:
-        assert pipeline.main([name], environ) == 0, name
+        assert pipeline.run_stage(name, environ) == 0, name
     return folder, environ
 
 
 def test_a_valid_submission_comes_out(chain):
     folder, _ = chain
     path = folder / "submissions" / "demo.json"
-    assert submission.main(["check", str(path), "--frames", str(folder / "test")]) == 0
+    assert command.main(["check", str(path), "--frames", str(folder / "test")]) == 0
     assert list(events.read_events(path)) == [p.stem for p in sorted((folder / "run/probs/test").glob("*.npz"))]
     manifest = json.loads((folder / "submissions" / "demo.manifest.json").read_text())
     assert manifest["sha256"] == pipeline.sha256(path)
@@ -82,14 +81,14 @@ def test_an_unchanged_stage_is_skipped_and_a_changed_one_is_not(chain, capsys):
     _, environ = chain
     before = {n: os.stat(chain[0] / f"run/manifests/{n}.json").st_mtime_ns for n in STEPS}
     for name in pipeline.STAGES:
-        assert pipeline.main([name], environ) == 0
+        assert pipeline.run_stage(name, environ) == 0
     said = capsys.readouterr().out
     assert all(f"{name}: unchanged, skipped" in said for name in STEPS)
     assert before == {n: os.stat(chain[0] / f"run/manifests/{n}.json").st_mtime_ns for n in STEPS}
     changed = environ | {"SET": environ["SET"] + " decode.method=paper"}
-    assert pipeline.main(["03_training"], changed) == 0
+    assert pipeline.run_stage("03_training", changed) == 0
     assert "unchanged" in capsys.readouterr().out, "scores do not depend on the decoder"
-    assert pipeline.main(["05_temporal_decoding"], changed) == 0
+    assert pipeline.run_stage("05_temporal_decoding", changed) == 0
     assert "running (changed: decode)" in capsys.readouterr().out
 
 
@@ -97,11 +96,11 @@ def test_the_summary_shows_no_figures_of_another_decoder(chain, capsys):
     _, environ = chain
     other = environ | {"SET": environ["SET"] + " decode.method=paper"}
     for setting in (other, environ):
-        assert pipeline.main(["05_temporal_decoding"], setting) == 0
+        assert pipeline.run_stage("05_temporal_decoding", setting) == 0
     capsys.readouterr()
-    assert pipeline.main(["summary"], environ) == 0
+    assert pipeline.run_stage("summary", environ) == 0
     assert "mAP@0.5, out of fold" in capsys.readouterr().out
-    assert pipeline.main(["summary"], other) == 0
+    assert pipeline.run_stage("summary", other) == 0
     said = capsys.readouterr().out
     assert "05_temporal_decoding  out of date (changed: decode): FROM=05" in said and "mAP" not in said
 
@@ -125,10 +124,10 @@ def test_scores_from_elsewhere_need_nothing_else(chain, tmp_path):
     settings = shlex.join([*absent, f"submission.folder={tmp_path}", "submission.name=mine", "decode.folds=2"])
     environ = {"CONFIG": "configs/galar.toml", "RUN_DIR": str(mine), "SET": settings}
     for name in ("04_threshold_tuning", "05_temporal_decoding"):
-        assert pipeline.main([name], environ) == 0
+        assert pipeline.run_stage(name, environ) == 0
     listed = events.read_events(tmp_path / "mine.json")
     assert list(listed) == [p.stem for p in (mine / "probs/test").glob("*.npz")]
-    assert submission.main(["check", str(tmp_path / "mine.json"), "--scores", str(mine / "probs/test")]) == 0
+    assert command.main(["check", str(tmp_path / "mine.json"), "--scores", str(mine / "probs/test")]) == 0
     decoder = json.loads((mine / "decoder.json").read_text())
     scored = scores.read_studies(mine / "probs/oof", mine / "labels/oof")
     assert len(scored) == 5 and decoder["expected"]["score"]
@@ -166,7 +165,7 @@ def test_a_bad_file_is_one_clear_line_and_the_stage_is_not_done(chain, capsys):
     whole = score.read_bytes()
     score.write_bytes(whole[:200])
     try:
-        assert pipeline.main(["04_threshold_tuning"], environ) == 1
+        assert pipeline.run_stage("04_threshold_tuning", environ) == 1
         error = capsys.readouterr().err
         assert error.splitlines()[0].startswith("04_threshold_tuning: ") and score.name in error.splitlines()[0]
         assert "04_threshold_tuning: failed" in error and "Traceback" not in error
@@ -174,4 +173,4 @@ def test_a_bad_file_is_one_clear_line_and_the_stage_is_not_done(chain, capsys):
         assert (folder / "run/notebooks/04_threshold_tuning.html").exists()
     finally:
         score.write_bytes(whole)
-    assert pipeline.main(["04_threshold_tuning"], environ) == 0
+    assert pipeline.run_stage("04_threshold_tuning", environ) == 0

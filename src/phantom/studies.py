@@ -1,6 +1,6 @@
 """The phantom: a demo data set of rendered capsule studies in Galar's and the challenge's own layouts.
 
-    python -m phantom.studies --config configs/demo.toml
+    rarevision phantom --config configs/demo.toml
 
 draws label timelines (shares, event lengths and regions of findings follow the 80 Galar studies, shrunken to a few
 hundred frames), renders them with `capsule` and writes training studies (PillCam-like, Olympus-like), test studies
@@ -8,7 +8,6 @@ hundred frames), renders them with `capsule` and writes training studies (PillCa
 kept.
 """
 
-import argparse
 import contextlib
 import itertools
 import json
@@ -264,33 +263,3 @@ def _metadata(root: Path, studies: list[Study]) -> None:
     if not (root / "metadata.csv").exists() or (root / "metadata.csv").read_text() != text:
         with atomic(root / "metadata.csv") as temporary:
             temporary.write_text(text)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m phantom.studies", description=__doc__.splitlines()[0])
-    parser.add_argument("--config", help="TOML file; its [phantom] and [data] are the defaults of what follows")
-    parser.add_argument("--root", type=Path, help="training studies (data.root)")
-    parser.add_argument("--test-root", type=Path, help="test studies (data.test_root)")
-    parser.add_argument("--truth", type=Path, help="events of the test studies (data.test_truth)")
-    for name in ("seed", "pillcam", "olympus", "navicam", "frames", "size"):
-        parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--workers", type=int, help="processes; -1 = one per core")
-    args = parser.parse_args(arguments)
-    cfg = configs.load_config(args.config) if args.config else configs.Config()
-    given = {k: v for k, v in vars(args).items() if v is not None and hasattr(cfg.phantom, k)}
-    truth = args.truth or (Path(cfg.data.test_truth) if cfg.data.test_truth else None)
-    if truth is None or not (args.config or (args.root and args.test_root)):
-        parser.error("say where: --config with data.test_truth, or --root, --test-root and --truth")
-    facts = write_phantom(
-        replace(cfg.phantom, **given),
-        args.root or cfg.data.root,
-        args.test_root or cfg.data.test_root,
-        truth,
-        cfg.data.workers if args.workers is None else args.workers,
-    )
-    rate = f", {facts['rendered'] / max(facts['seconds'], 0.1):.0f} frames/s" if facts["rendered"] else ", all kept"
-    print(f"{facts['studies']} studies, {facts['frames']} frames, {facts['rendered']} rendered{rate}")
-
-
-if __name__ == "__main__":
-    main()

@@ -14,13 +14,10 @@ Its weights are not trained. Drawn at random, though, a small trunk attends to e
 its text tower puts all labels in one place; so the twin starts with what pretraining is known to leave behind:
 attention that is local and peaked (`_mimic`), and prompts that lie apart (`_spread`).
 
-    python -m phantom.twin models/biomedclip-twin
+    rarevision twin models/biomedclip-twin
 """
 
-import argparse
 import copy
-import inspect
-import json
 import string
 from pathlib import Path
 from typing import Any
@@ -183,19 +180,3 @@ def _vocabulary() -> list[str]:
         *(f"##{sign}" for sign in signs),
         *sorted(word for word in words if len(word) > 1),
     ]
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Write a small twin of BiomedCLIP in the hub's file layout.")
-    parser.add_argument("folder", type=Path)
-    for name, parameter in list(inspect.signature(build_twin).parameters.items())[1:]:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=parameter.annotation, default=parameter.default)
-    options = vars(parser.parse_args(arguments))
-    folder = build_twin(**options)
-    config = json.loads((folder / "open_clip_config.json").read_text())["model_cfg"]
-    size = (folder / "open_clip_pytorch_model.bin").stat().st_size
-    print(f"{folder}: {config['vision_cfg']['image_size']} px, {config['embed_dim']}-d, weights {size / 1e6:.1f} MB")
-
-
-if __name__ == "__main__":
-    main()

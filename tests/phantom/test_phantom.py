@@ -14,6 +14,7 @@ from phantom import studies as phantom
 from rarevision import config as configs
 from rarevision import events
 from rarevision.labels import ANATOMY, COLUMN, FINDINGS, LABELS, LANDMARKS, REGIONS
+from rarevision.run import command
 
 TINY = configs.Phantom(seed=3, pillcam=2, olympus=1, navicam=1, frames=50, size=64)
 
@@ -283,10 +284,9 @@ def test_truth_is_kept_apart(flat, tmp_path, truth):
 def test_command_line(flat, tmp_path, capsys):
     options = ["--frames", "40", "--size", "32", "--pillcam", "2", "--olympus", "0", "--navicam", "1", "--workers", "1"]
     where = [f"--{name}={place}" for name, place in zip(("root", "test-root", "truth"), places(tmp_path), strict=True)]
-    phantom.main([*where, *options])
+    command.main(["phantom", *where, *options])
     n = len(list(tmp_path.rglob("frame_*")))
     assert f"3 studies, {n} frames, {n} rendered" in capsys.readouterr().out
     assert json.loads((tmp_path / "truth.json").read_text())["videos"][0]["events"]
-    with pytest.raises(SystemExit):
-        phantom.main(options)
+    assert command.main(["phantom", *options]) == 2
     assert "say where" in capsys.readouterr().err

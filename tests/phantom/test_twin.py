@@ -15,6 +15,7 @@ from rarevision.files import sha256, write_json
 from rarevision.labels import LABELS, prompts
 from rarevision.model import weights
 from rarevision.model.frame_model import text_embeddings
+from rarevision.run import command
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_a_twin_built_again_beside_its_manifest_is_whole(tmp_path):
     write_json(folder / "manifests" / "twin.json", {"seconds": 1})
     twin.build_twin(folder, seed=1)
     write_json(folder / "manifests" / "twin.json", {"seconds": 2})
-    assert "every file" in weights.check(folder)
+    assert "every file" in weights.check_weights(folder)
 
 
 def test_the_tokenizer_reads_any_prompt(folder):
@@ -99,7 +100,7 @@ def test_sizes_that_do_not_divide_are_refused(tmp_path, size):
 
 
 def test_the_command_writes_a_folder_that_check_accepts(tmp_path, capsys):
-    twin.main([str(tmp_path / "twin"), "--image-size", "32", "--grid", "4", "--width", "32", "--depth", "1"])
-    assert "32 px, 128-d" in capsys.readouterr().out
-    assert "every file as SHA256SUMS says" in weights.check(tmp_path / "twin")
+    command.main(["twin", str(tmp_path / "twin"), "--image-size", "32", "--grid", "4", "--width", "32", "--depth", "1"])
+    assert "128-d, 32 px" in capsys.readouterr().out
+    assert "every file as SHA256SUMS says" in weights.check_weights(tmp_path / "twin")
     assert sha256(tmp_path / "twin" / "vocab.txt") in (tmp_path / "twin" / "SHA256SUMS").read_text()

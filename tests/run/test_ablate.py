@@ -4,7 +4,7 @@ import pytest
 import tiny
 
 from rarevision import config
-from rarevision.run import ablate, pipeline
+from rarevision.run import ablate, command, pipeline
 
 
 def test_shipped_variants_change_what_they_say():
@@ -54,12 +54,12 @@ def test_it_trains_what_is_missing_and_only_that(tmp_path, monkeypatch, capsys):
         "--run-dir",
         str(tmp_path / "run"),
     ]
-    assert ablate.main([*options, "--seeds", "1"]) == 0
+    assert command.main(["ablate", *options, "--seeds", "1"]) == 0
     first = (tmp_path / "run" / "ablation.md").read_text()
     assert "| loss-bce | 1 |" in first
     assert (tmp_path / "run" / "ablation.png").stat().st_size > 1000
     capsys.readouterr()
-    assert ablate.main([*options, "--seeds", "2"]) == 0
+    assert command.main(["ablate", *options, "--seeds", "2"]) == 0
     said = capsys.readouterr().out
     assert said.count("unchanged, skipped") == 2
     assert said.count("epoch 1/1") == 2

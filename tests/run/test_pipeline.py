@@ -1,7 +1,7 @@
 import pytest
 
-from rarevision.run import pipeline
-from rarevision.run.pipeline import PROJECT, main, open_run, selected
+from rarevision.run import command, pipeline
+from rarevision.run.pipeline import PROJECT, open_run, run_stage, selected
 
 
 def test_settings_replace_the_config_and_never_mix_test_sets(tmp_path):
@@ -27,16 +27,19 @@ def test_from_and_only_select_by_number():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environ", "code", "message"),
+    ("environ", "message"),
     [
-        (["06"], {}, 2, "stages: 00_demo"),
-        ([], {}, 2, "usage"),
-        (["01_eda_imbalance"], {"ONLY": "9"}, 1, "ONLY=9 names no stage"),
-        (["01_eda_imbalance"], {"SET": "train.epoch=1"}, 1, "did you mean 'epochs'"),
-        (["01_eda_imbalance"], {"CONFIG": "configs/dmo.toml"}, 1, "no such config"),
+        ({"ONLY": "9"}, "ONLY=9 names no stage"),
+        ({"SET": "train.epoch=1"}, "did you mean 'epochs'"),
+        ({"CONFIG": "configs/dmo.toml"}, "no such config"),
     ],
 )
-def test_a_wrong_call_is_one_clear_line(capsys, arguments, environ, code, message):
-    assert main(arguments, environ) == code
+def test_a_wrong_setting_is_one_clear_line(capsys, environ, message):
+    assert run_stage("01_eda_imbalance", environ) == 1
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error and len(error.splitlines()) == 1
+
+
+def test_a_stage_that_does_not_exist_is_refused_with_those_that_do(capsys):
+    assert command.main(["stage", "06"]) == 2
+    assert "stages: 00_demo" in capsys.readouterr().err

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from rarevision.events import Event, EventsError, from_labels, read_events, to_labels, write_events
 from rarevision.labels import ANATOMY, COLUMN, FINDINGS, LABELS, REGIONS
+from rarevision.run import command
 from rarevision.scoring import bootstrap_intervals, compare_reports, event_ap, matching, score_events, score_sources
 from rarevision.scoring.intervals import MIN_STUDIES
 from rarevision.scoring.matching import flatten, touches, workload
-from rarevision.scoring.report import main, score
+from rarevision.scoring.report import score
 
 TIMELINES = Path(__file__).parents[3] / "shared" / "timelines"
 needs_timelines = pytest.mark.skipif(not TIMELINES.exists(), reason="the real timelines are not here")
@@ -389,7 +390,7 @@ def files(tmp_path):
 
 
 def test_command_line_as_json_has_full_precision(files, capsys):
-    assert main([str(files / "truth.json"), str(files / "prediction.json"), "--json"]) == 0
+    assert command.main(["score", str(files / "truth.json"), str(files / "prediction.json"), "--json"]) == 0
     out = json.loads(capsys.readouterr().out)
     for threshold in (0.5, 0.95):
         overall, videos = literal_score(TRUTH, PREDICTED, threshold)
@@ -403,8 +404,8 @@ def test_command_line_as_json_has_full_precision(files, capsys):
 
 
 def test_command_line_as_table(files, capsys):
-    command = [str(files / "truth.json"), str(files / "prediction.json"), "--versus", str(files / "silent.json")]
-    assert main([*command, "--bootstrap", "50", "--fps", "2"]) == 0
+    options = [str(files / "truth.json"), str(files / "prediction.json"), "--versus", str(files / "silent.json")]
+    assert command.main(["score", *options, "--bootstrap", "50", "--fps", "2"]) == 0
     text = capsys.readouterr().out
     for line in (
         "score",
@@ -420,9 +421,8 @@ def test_command_line_as_table(files, capsys):
 
 @pytest.mark.parametrize("option", ["--bootstrap=-1", "--bootstrap=1000000000", "--fps=0", "--fps=nan", "--fps=x"])
 def test_command_line_options_out_of_range(files, option, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main([str(files / "truth.json"), str(files / "prediction.json"), option])
-    assert caught.value.code == 2 and option.partition("=")[0] in capsys.readouterr().err
+    code = command.main(["score", str(files / "truth.json"), str(files / "prediction.json"), option])
+    assert code == 2 and option.partition("=")[0] in capsys.readouterr().err
 
 
 def test_command_line_refuses_in_one_line(files, capsys):
@@ -436,7 +436,7 @@ def test_command_line_refuses_in_one_line(files, capsys):
         ".": "cannot be read: Is a directory",
     }.items():
         for order in ((truth, str(files / name)), (str(files / name), truth)):
-            assert main([*order]) == 2
+            assert command.main(["score", *order]) == 2
             captured = capsys.readouterr()
             assert captured.out == "" and captured.err.count("\n") == 1
             assert reason in captured.err or name == "fewer.json"

@@ -12,7 +12,8 @@ from PIL import Image
 
 from rarevision.events import Event, read_events
 from rarevision.labels import LABELS
-from rarevision.scoring.submission import SubmissionError, check_file, check_submission, main, write_submission
+from rarevision.run import command
+from rarevision.scoring.submission import SubmissionError, check_submission, check_submission_file, write_submission
 
 FRAMES = {"navi_1": np.arange(49, 80), "navi_2": (371, 400)}
 
@@ -168,7 +169,7 @@ valid = st.fixed_dictionaries(
 def test_valid_events_are_written_and_read_back(tmp_path_factory, events):
     path = tmp_path_factory.mktemp("submission") / "name.v1.json"
     manifest = write_submission(path, events, FRAMES, {"config": "demo"})
-    assert read_events(path) == events and check_file(path, FRAMES) == (events, [])
+    assert read_events(path) == events and check_submission_file(path, FRAMES) == (events, [])
     facts = json.loads(manifest.read_text())
     assert manifest.name == "name.v1.manifest.json" and facts["file"] == path.name
     assert facts["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -257,7 +258,7 @@ def root(tmp_path):
 def test_check_says_ok(root, capsys):
     path = root.parent / "s.json"
     path.write_text(json.dumps(good()))
-    assert main(["check", str(path), "--frames", str(root)]) == 0
+    assert command.main(["check", str(path), "--frames", str(root)]) == 0
     assert capsys.readouterr().out == f"OK: {path}: 2 videos, 4 events (mouth 1, stomach 1, polyp 1, ulcer 2)\n"
 
 
@@ -267,7 +268,7 @@ def test_check_lists_every_fault(root, capsys):
     event(0, start=48)(document)
     event(2, label="ulcer")(document)
     path.write_text(json.dumps(document))
-    assert main(["check", str(path), "--frames", str(root)]) == 1
+    assert command.main(["check", str(path), "--frames", str(root)]) == 1
     out = capsys.readouterr().out.splitlines()
     assert out[0] == f"{path}: video navi_1, event 1 (events[0]): frames 48..58 reach outside the study's 49..79"
     assert out[1].startswith(f"{path}: video navi_1, event 3 (events[2]): 'label' must be a list")
@@ -280,18 +281,18 @@ def test_check_lists_every_fault(root, capsys):
 def test_check_of_what_is_no_json_is_one_fault(root, capsys, data):
     path = root.parent / "s.json"
     path.write_bytes(data)
-    assert main(["check", str(path), "--frames", str(root)]) == 1
+    assert command.main(["check", str(path), "--frames", str(root)]) == 1
     out = capsys.readouterr().out.splitlines()
     assert len(out) == 2 and out[0].startswith(f"{path}: ") and out[1] == f"1 fault in {path}"
 
 
 def test_check_without_file_or_frames(root, capsys):
-    assert main(["check", str(root / "none.json"), "--frames", str(root)]) == 1
+    assert command.main(["check", str(root / "none.json"), "--frames", str(root)]) == 1
     assert "cannot be read: No such file" in capsys.readouterr().out
-    assert main(["check", str(root), "--frames", str(root)]) == 1
+    assert command.main(["check", str(root), "--frames", str(root)]) == 1
     assert "cannot be read: Is a directory" in capsys.readouterr().out
     (root.parent / "nothing").mkdir()
     for frames in ("nothing", "nowhere"):
-        assert main(["check", str(root / "s.json"), "--frames", str(root.parent / frames)]) == 2
+        assert command.main(["check", str(root / "s.json"), "--frames", str(root.parent / frames)]) == 2
         captured = capsys.readouterr()
         assert captured.out == "" and captured.err.startswith("error: the test frames cannot be read: ")

@@ -21,6 +21,7 @@ from rarevision.data.image import square
 from rarevision.files import write_json
 from rarevision.labels import N_LABELS
 from rarevision.model.frame_model import Output
+from rarevision.run import command
 from rarevision.scores import read_labels, read_probs
 from rarevision.training import checkpoint, launch, predict
 from rarevision.training import folds as training
@@ -241,8 +242,8 @@ def test_ctrl_c_keeps_finished_studies(world, trained, tmp_path, monkeypatch, ca
         return real(self, row)
 
     monkeypatch.setattr(Plain, "read", read)
-    assert predict.main(["--config", str(tmp_path / "run.json"), "--run-dir", str(tmp_path / "run")]) == 130
-    assert capsys.readouterr().err.strip().endswith("stopped; the same command goes on with the study it was at")
+    assert command.main(["predict", "--config", str(tmp_path / "run.json"), "--run-dir", str(tmp_path / "run")]) == 130
+    assert capsys.readouterr().err.strip().endswith("stopped; the same command goes on where it was")
     done = sorted(p.relative_to(tmp_path / "run/probs").as_posix() for p in (tmp_path / "run/probs").rglob("*.npz"))
     assert done and not any(name.endswith("/4.npz") for name in done)
     assert not list((tmp_path / "run").rglob(".*"))
@@ -332,6 +333,7 @@ def scored(world, trained):
 # Stands in for the prediction in launched processes: each says which study it scores; one may die at a study.
 SAYING = """
 import os, signal, sys
+from rarevision.run import command
 from rarevision.training import predict
 finish = predict._finish
 def saying(done, index, out_dir, *rest):
@@ -341,7 +343,7 @@ def saying(done, index, out_dir, *rest):
     finish(done, index, out_dir, *rest)
     print(f"RANK {rank} {out_dir.name} {done.study}", flush=True)
 predict._finish = saying
-sys.exit(predict.main(sys.argv[1:]))
+sys.exit(command.main(sys.argv[1:]))
 """
 
 
@@ -350,8 +352,7 @@ def two_ranks(world, trained, folder, monkeypatch, capfd, dies="") -> list[str]:
     (folder / "saying.py").write_text(SAYING)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("DIES", dies)
-    real = launch.launch
-    monkeypatch.setattr(launch, "launch", lambda _, *rest: real("saying", *rest))
+    monkeypatch.setattr(launch, "PROGRAM", "saying")
     settings, test = world.but(train={"gpus": 2}), (world.index, None)
     capfd.readouterr()
     try:
@@ -389,6 +390,7 @@ def test_a_rank_that_dies_costs_what_it_was_at(world, trained, scored, tmp_path,
 
 DEADLY = """
 import os, signal, sys, torch
+from rarevision.run import command
 from rarevision.data import frames
 from rarevision.training import predict
 read = frames.Plain.read
@@ -397,14 +399,14 @@ def dying(self, row):
         os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
     return read(self, row)
 frames.Plain.read = dying
-sys.exit(predict.main(sys.argv[1:]))
+sys.exit(command.main(sys.argv[1:]))
 """
 
 
 def test_a_killed_decoding_process_is_one_clear_line(world, trained):
     settings = world.but(data={"workers": 1}, predict={"batch_size": 10, "step": 2})
     write_json(trained / "deadly.json", settings.config.as_dict())
-    options = ["--config", str(trained / "deadly.json"), "--run-dir", str(trained)]
+    options = ["predict", "--config", str(trained / "deadly.json"), "--run-dir", str(trained)]
     done = subprocess.run([sys.executable, "-c", DEADLY, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     last = done.stderr.strip().splitlines()[-1]

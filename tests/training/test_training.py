@@ -17,7 +17,7 @@ from rarevision.files import write_json
 from rarevision.training import checkpoint, fold, launch
 from rarevision.training import folds as training
 from rarevision.training.checkpoint import CheckpointError
-from rarevision.training.folds import TrainingError
+from rarevision.training.fold import TrainingError
 from rarevision.training.forward import mixed_precision
 
 
@@ -176,7 +176,7 @@ def test_killed_process_resumes_bit_equal(world, whole, tmp_path, capsys):
     settings = world.but(train={"checkpoint_steps": 1})
     run = settings.run_dir(tmp_path)
     write_json(run / launch.CONFIG, settings.config.as_dict())
-    command = [sys.executable, "-m", "rarevision.training.folds", "--config", str(run / launch.CONFIG)]
+    command = [sys.executable, "-m", "rarevision", "train", "--config", str(run / launch.CONFIG)]
     process = subprocess.Popen(
         [*command, "--run-dir", str(run), "--fold", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -222,7 +222,7 @@ def test_two_processes_give_the_losses_of_one(world, tmp_path):
     """Through accelerate launch, batch norm included; dropout and mixup off: they are drawn per part of the batch."""
     settings = world.but(model={"dropout": 0.0}, train={"mixup": 0.0, "gpus": 2})
     run = settings.run_dir(tmp_path / "two")
-    launch.launch("rarevision.training.folds", settings.config, run, 2, "--fold", "0")
+    launch.launch("train", settings.config, run, 2, "--fold", "0")
     one = train(settings, tmp_path / "one")
     two = training.history(run / "folds" / "0")
     for column in ("loss", "classification", "contrastive", "validation_loss", "ap"):

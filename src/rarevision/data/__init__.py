@@ -8,6 +8,7 @@ from rarevision.data.image import FrameError, read_image, square
 from rarevision.data.index import FrameIndex
 from rarevision.data.layout import DataError
 from rarevision.data.splits import Splits, make_splits, split_table
+from rarevision.data.verify import verify_data
 
 __all__ = [
     "PIPELINES",
@@ -29,4 +30,5 @@ __all__ = [
     "read_test",
     "split_table",
     "square",
+    "verify_data",
 ]

@@ -3,12 +3,11 @@
 Frames and label rows are joined on the number in the file's name (the CSV's `frame`), never on `index`, which only
 counts rows: PillCam studies have frame = 5 * index (Le Floch et al., Galar, Scientific Data 2025).
 
-    python -m rarevision.data.galar verify DATA_ROOT [--full]     checks a data set before hours of training
+    rarevision verify DATA_ROOT [--full]     checks a data set before hours of training
 """
 
 import hashlib
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -241,9 +240,3 @@ def _some(names: Any) -> str:
 
 def _span(frame: np.ndarray) -> str:
     return f"{frame[0]}..{frame[-1]}"
-
-
-if __name__ == "__main__":
-    from rarevision.data.verify import main
-
-    sys.exit(main())

@@ -1,6 +1,5 @@
 """The check of a data set before hours of work: every fault of folders, tables and frames, in one list."""
 
-import argparse
 import os
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
@@ -15,7 +14,7 @@ from rarevision.data.layout import DataError, Folder, Scan, labels_folder, read_
 SHOWN = 20  # bad frames of a study that are named
 
 
-def verify(root: Path, full: bool = False, labels: str = "", workers: int = -1) -> int:
+def verify_data(root: Path, full: bool = False, labels: str = "", workers: int = -1) -> int:
     """Check a training data set (there is a folder of labels) or a test set; prints faults, returns 1 if there are any.
 
     Every frame's header and end are read, with `full` every frame is decoded.
@@ -79,15 +78,3 @@ def _frame_faults(root: Path, folder: Folder, names: list[str], full: bool, work
     with ThreadPoolExecutor(threads) as pool:
         found = pool.map(_fault, (root / folder.path / name for name in names), repeat(full))
         return [fault for fault in found if fault]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m rarevision.data.galar", description="Check a data set on disk.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("verify", help="check a training or test data set; exit 1 with the list of faults")
-    command.add_argument("root", type=Path)
-    command.add_argument("--full", action="store_true", help="decode every frame instead of reading headers and ends")
-    command.add_argument("--labels", default="", help="labels folder below root")
-    command.add_argument("--workers", type=int, default=-1, help="threads; -1 = one per core")
-    options = parser.parse_args(arguments)
-    return verify(options.root, full=options.full, labels=options.labels, workers=options.workers)

@@ -4,7 +4,7 @@ from rarevision.model.attention import FORMS, Paper, attention_maps, is_lambda, 
 from rarevision.model.drift import attention_cost, feature_drift, fitting_forms, folding_error, with_attention
 from rarevision.model.frame_model import FrameModel, Output, build_model, encode_prompts, restore_model, text_embeddings
 from rarevision.model.losses import Loss, mixup, positive_weights
-from rarevision.model.weights import ModelError, load_weights
+from rarevision.model.weights import ModelError, check_weights, fetch_weights, load_weights
 
 __all__ = [
     "FORMS",
@@ -16,8 +16,10 @@ __all__ = [
     "attention_cost",
     "attention_maps",
     "build_model",
+    "check_weights",
     "encode_prompts",
     "feature_drift",
+    "fetch_weights",
     "fitting_forms",
     "folding_error",
     "is_lambda",

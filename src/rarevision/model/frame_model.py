@@ -195,7 +195,3 @@ def encode_prompts(clip: nn.Module, folder: str, model: Model) -> Tensor:
     if not embeddings.isfinite().all():
         raise ModelError(f"{folder}: its text tower gives embeddings that are not finite; the weights are damaged")
     return embeddings
-
-
-if __name__ == "__main__":
-    weights.main()

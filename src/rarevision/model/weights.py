@@ -4,11 +4,9 @@ A source is `hf-hub:OWNER/NAME` (at a pinned revision) or a folder in the hub's 
 `rarevision fetch FOLDER`, or its twin (twin.py). Folders need no network at all.
 """
 
-import argparse
 import json
 import pickle
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +45,7 @@ def load_weights(model: Model) -> tuple[nn.Module, str]:
         folder, text = from_hub(model.source.removeprefix("hf-hub:"), model.revision)
     else:
         folder = text = Path(model.source)
-        check(folder)
+        check_weights(folder)
     config = _config(folder)
     overrides: dict[str, Any] = {"vision_cfg": dict(config["vision_cfg"]), "text_cfg": dict(config["text_cfg"])}
     if "hf_model_name" in config["text_cfg"]:  # open_clip would ask the hub for the text tower's config
@@ -83,11 +81,11 @@ def from_hub(repository: str, revision: str) -> tuple[Path, Path]:
             f"hf-hub:{repository} at revision {revision}: {error}. Without a connection: run "
             "`rarevision fetch FOLDER` where there is one, copy FOLDER here and set model.source to it"
         ) from error
-    check(folder, text)
+    check_weights(folder, text)
     return folder, text
 
 
-def fetch(folder: str | Path) -> None:
+def fetch_weights(folder: str | Path) -> None:
     """Bring BiomedCLIP and its text tower's config to a folder that needs no network, and check it."""
     folder = Path(folder)
     for file in (CONFIG, WEIGHTS, *TOKENIZER):
@@ -96,10 +94,10 @@ def fetch(folder: str | Path) -> None:
     text = huggingface_hub.hf_hub_download(name, "config.json", revision=TEXT_REVISION)
     with atomic(folder / "config.json") as temporary:
         shutil.copyfile(text, temporary)
-    check(folder)
+    check_weights(folder)
 
 
-def check(folder: str | Path, text: str | Path | None = None) -> str:
+def check_weights(folder: str | Path, text: str | Path | None = None) -> str:
     """Raise `ModelError` unless the folder is complete and its files are the ones they should be; else a line about it.
 
     A folder whose config is BiomedCLIP's claims to be the original and is held against the pinned size and sha256; a
@@ -108,7 +106,7 @@ def check(folder: str | Path, text: str | Path | None = None) -> str:
     folder = Path(folder)
     if not folder.is_dir():
         raise ModelError(f"{folder}: no such folder; `rarevision fetch FOLDER` brings BiomedCLIP, "
-                         "`python -m phantom.twin FOLDER` writes its small twin")  # fmt: skip
+                         "`rarevision twin FOLDER` writes its small twin")  # fmt: skip
     config = _config(folder)
     needed = [folder / WEIGHTS]
     if "hf_model_name" in config["text_cfg"]:
@@ -222,18 +220,3 @@ def _architecture(name: str) -> dict[str, Any]:
     config = _json(Path(name.removeprefix("local-dir:")) / "config.json")
     arguments = {k: v for k, v in config.get("model_args", {}).items() if k != "img_size"}
     return {"architecture": config["architecture"], "arguments": arguments}
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m rarevision.model.frame_model", description="Bring BiomedCLIP to a folder, or check one."
-    )
-    parser.add_argument("command", choices=("fetch", "check"))
-    parser.add_argument("folder", type=Path)
-    options = parser.parse_args(arguments)
-    try:
-        if options.command == "fetch":
-            fetch(options.folder)
-        print(check(options.folder))
-    except (ModelError, OSError, HfHubHTTPError) as error:
-        sys.exit(f"error: {error}")

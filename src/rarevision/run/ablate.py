@@ -1,15 +1,13 @@
 """The ablation: one factor changed at a time, over seeds, against one base; a table with mean and spread, one figure.
 
-    python -m rarevision.run.ablate --config configs/demo.toml --out docs
+    rarevision ablate --config configs/demo.toml --out docs
 
 Each file of configs/ablations holds what one variant changes: `<factor>-<variant>.toml`; `base.toml` what all share on
 top of --config. Seed k trains on the split's fold k: so the spread is over seeds and studies both, and differences
 to the base, paired by seed, are over seeds that saw the same studies. Finished trainings are kept: run it again.
 """
 
-import argparse
 import itertools
-import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -153,41 +151,27 @@ def ablation_figure(results: pd.DataFrame) -> Figure:
     return canvas
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", type=Path, default=pipeline.project_path("configs/demo.toml"))
-    parser.add_argument("--grid", type=Path, default=pipeline.project_path("configs/ablations"))
-    parser.add_argument("--run-dir", type=Path, default=pipeline.project_path("runs/ablation"))
-    parser.add_argument("--out", type=Path, help="folder for ablation.md, .csv and .png; default: the run folder")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", default="", help="variants whose name begins so; the base is always there")
-    o = parser.parse_args(arguments)
-    chosen = {n: c for n, c in variants(o.config, o.grid).items() if n == BASE or n.startswith(o.only)}
-    for name, config in chosen.items():
-        data = replace(config.data, cache_root=str(pipeline.project_path(config.data.cache_root)))
-        source = pipeline.project_path(config.model.source)
-        found = replace(config.model, source=str(source)) if source.exists() else config.model
-        chosen[name] = replace(config, data=data, model=found)
-    trials, lines = Trials(o.run_dir), []
-    out = o.out or o.run_dir
-    for seed, (name, config) in itertools.product(range(o.seeds), chosen.items()):
-        lines.append(trials.measure(name, config, seed))
+def ablate(config: Path, grid: Path, run_dir: Path, out: Path | None, seeds: int, only: str, command: str) -> str:
+    """Train what is missing, write ablation.md, .csv and .png, return the table. `command`: how it was asked for."""
+    chosen = {n: c for n, c in variants(config, grid).items() if n == BASE or n.startswith(only)}
+    for name, each in chosen.items():
+        data = replace(each.data, cache_root=str(pipeline.project_path(each.data.cache_root)))
+        source = pipeline.project_path(each.model.source)
+        found = replace(each.model, source=str(source)) if source.exists() else each.model
+        chosen[name] = replace(each, data=data, model=found)
+    trials, lines = Trials(run_dir), []
+    out = out or run_dir
+    for seed, (name, each) in itertools.product(range(seeds), chosen.items()):
+        lines.append(trials.measure(name, each, seed))
         results = pd.DataFrame(lines)
         results = results.sort_values("variant", key=lambda v: v.map(list(chosen).index), kind="stable")
-        with atomic(o.run_dir / "results.csv") as temporary:
+        with atomic(run_dir / "results.csv") as temporary:
             results.to_csv(temporary, index=False)
     with atomic(out / "ablation.csv") as temporary:
         results.round(4).to_csv(temporary, index=False)
-    text = (
-        f"`python -m rarevision.run.ablate {' '.join(sys.argv[1:] if arguments is None else arguments)}`\n\n{KEY}\n\n"
-    )
+    table = markdown(ablation_summary(results))
     with atomic(out / "ablation.md") as temporary:
-        temporary.write_text(text + markdown(ablation_summary(results)))
+        temporary.write_text(f"`{command}`\n\n{KEY}\n\n{table}")
     with atomic(out / "ablation.png") as temporary:
         ablation_figure(results).savefig(temporary, dpi=120)
-    print(markdown(ablation_summary(results)))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return table

@@ -29,7 +29,7 @@ def difference(requirements: Path) -> str:
             return f"{name} is {found}, not {version}"
     spec = importlib.util.find_spec("rarevision")
     here = Path(__file__).resolve()
-    if spec is None or spec.origin is None or Path(spec.origin).resolve().parent != here.parent:
+    if spec is None or spec.origin is None or Path(spec.origin).resolve().parent != here.parents[1]:
         return "the package rarevision is not installed from this folder"
     return ""
 

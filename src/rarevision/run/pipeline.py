@@ -1,7 +1,7 @@
 """The pipeline: which stages there are, what each is made from, and how a notebook is run, skipped or refused.
 
-    python -m rarevision.run.pipeline 03_training     settings from the environment, as run_all.sh documents them
-    python -m rarevision.run.pipeline summary
+    rarevision stage 03_training     settings from the environment, as run_all.sh documents them
+    rarevision summary
 
 A notebook begins with `run = pipeline.start("03_training", CONFIG, ...)` and ends with `run.finish(outputs)`: it leaves
 the same manifest from Jupyter as under papermill.
@@ -239,11 +239,8 @@ def selected(name: str, first: str, only: str) -> bool:
     return not first or name[:2] >= first[:2]
 
 
-def main(arguments: list[str], environ: dict[str, str]) -> int:
-    if len(arguments) != 1 or arguments[0] not in (*STAGES, "summary"):
-        print(f"usage: python -m rarevision.run.pipeline STAGE; stages: {', '.join(STAGES)}, summary", file=sys.stderr)
-        return 2
-    name = arguments[0]
+def run_stage(name: str, environ: dict[str, str]) -> int:
+    """Run one stage, or skip it where nothing changed; 0 when it is done. `environ`: the settings of run_all.sh."""
     setting = {k: environ.get(k, "") for k in ("CONFIG", "DATA_ROOT", "TEST_ROOT", "RUN_DIR", "FROM", "ONLY", "FORCE")}
     override = shlex.split(environ.get("SET", ""))
     try:
@@ -293,7 +290,3 @@ def main(arguments: list[str], environ: dict[str, str]) -> int:
         return 1
     print(f"{name}: {time.time() - began:.0f} s, peak {manifest['notes']['peak_memory_mb']} MB")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], dict(os.environ)))

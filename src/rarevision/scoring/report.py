@@ -1,15 +1,12 @@
 """The score: the challenge's temporal mAP, where it comes from, and what it means to a reader.
 
-    python -m rarevision.scoring.report TRUTH.json PREDICTION.json [--versus OTHER.json] [--bootstrap N] [--json]
+    rarevision score TRUTH.json PREDICTION.json [--versus OTHER.json] [--bootstrap N] [--json]
 
 The metric pays for silence: a label that a study lacks earns AP 1 if nothing is predicted. So a score is always shown
 with the score of an empty file, the part that silence earns, and the score on present labels alone.
 """
 
-import argparse
 import json
-import signal
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rarevision.events import Events, EventsError, read_events
+from rarevision.events import Events, EventsError
 from rarevision.labels import ANATOMY, LABELS, N_LABELS
 from rarevision.scoring.matching import flatten, match, precisions, touches, workload
 
@@ -306,48 +303,9 @@ def score_sources(full: Report) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, "index", columns=[*full.names(), "possible"])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    from rarevision.scoring.intervals import bootstrap_intervals, compare_reports
-
-    parser = argparse.ArgumentParser(prog="python -m rarevision.scoring.report", description=__doc__.splitlines()[0])
-    parser.add_argument("truth", help="events JSON of the truth (also .json.gz)")
-    parser.add_argument("prediction", help="events JSON to be scored")
-    parser.add_argument("--versus", metavar="OTHER", help="another prediction: is the difference real?")
-    parser.add_argument("--bootstrap", metavar="N", type=int, default=0, help="95 %% intervals from N draws of studies")
-    parser.add_argument("--fps", type=float, help="frame numbers per second, for false events per hour")
-    parser.add_argument("--json", action="store_true", help="everything as JSON, full precision")
-    options = parser.parse_args(arguments)
-    if not 0 <= options.bootstrap <= 100_000:
-        parser.error("--bootstrap must lie in 0..100000")
-    if options.fps is not None and not 0 < options.fps < np.inf:
-        parser.error("--fps must be positive")
-    try:
-        truth = read_events(options.truth)
-        reports = []
-        for path in filter(None, (options.prediction, options.versus)):
-            prediction = read_events(path)
-            try:
-                reports.append(score_events(truth, prediction, fps=options.fps))
-            except EventsError as error:
-                raise EventsError(f"{path} against {options.truth}: {error}") from None
-    except EventsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    extra = {}
-    if options.bootstrap:
-        extra["intervals over studies"] = bootstrap_intervals(reports[0], options.bootstrap)
-    if options.versus:
-        extra[f"difference to {options.versus}"] = compare_reports(*reports, options.bootstrap or 2000)
-    if options.json:
+def shown_tables(full: Report, extra: Mapping[str, pd.DataFrame], as_json: bool) -> str:
+    """A report and further tables for people, or with `as_json` everything in full precision."""
+    if as_json:
         tables = {name: _records(table) for name, table in extra.items()}
-        print(json.dumps(reports[0].as_dict() | tables, indent=1, allow_nan=False))
-    else:
-        print("\n\n".join([reports[0].table(), *(f"{name}\n{_text(table)}" for name, table in extra.items())]))
-    return 0
-
-
-if __name__ == "__main__":
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends quietly
-    sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still shows the rest
-    sys.exit(main())
+        return json.dumps(full.as_dict() | tables, indent=1, allow_nan=False)
+    return "\n\n".join([full.table(), *(f"{name}\n{_text(table)}" for name, table in extra.items())])

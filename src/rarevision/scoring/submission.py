@@ -1,16 +1,13 @@
 """The submission: an events file that the challenge accepts, and the validator that every one is written through.
 
-    python -m rarevision.scoring.submission check FILE --frames TEST_ROOT      (or --scores RUN_DIR/probs/test)
+    rarevision check FILE --frames TEST_ROOT      (or --scores RUN_DIR/probs/test)
 
 says OK (exit 0) or lists every fault with video, event number and reason (exit 1). A submission names exactly the test
 set's videos; every event lies inside its video's frames, carries known labels and is there once.
 """
 
-import argparse
 import difflib
 import json
-import signal
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +19,6 @@ from rarevision.errors import UserError
 from rarevision.events import Event, Events, EventsError, Fault, examine, load, show, write_events
 from rarevision.files import atomic, sha256, versions, write_json
 from rarevision.labels import LABELS
-from rarevision.scores import read_studies
 
 Frames = Mapping[str, Sequence[int] | np.ndarray]  # study -> its frame numbers, or only the first and the last
 
@@ -69,7 +65,7 @@ def check_submission(document: Any, frames: Frames) -> tuple[Events, list[Fault]
     return events, faults
 
 
-def check_file(path: str | Path, frames: Frames) -> tuple[Events, list[Fault]]:
+def check_submission_file(path: str | Path, frames: Frames) -> tuple[Events, list[Fault]]:
     """`check` of a file; one that is no JSON is a single fault."""
     try:
         document = load(path)
@@ -92,7 +88,7 @@ def write_submission(path: str | Path, events: Events, frames: Frames, notes: Ma
             write_events(temporary, events)
         except (EventsError, TypeError) as error:
             raise SubmissionError(path, [Fault("", None, str(error))]) from None
-        _, faults = check_file(temporary, frames)
+        _, faults = check_submission_file(temporary, frames)
         if faults:
             raise SubmissionError(path, faults)
         manifest.unlink(missing_ok=True)  # the old one never describes the new file
@@ -118,47 +114,3 @@ def describe_submission(events: Events) -> str:
     counts = Counter(name for rows in events.values() for event in rows for name in event.labels)
     named = ", ".join(f"{name} {counts[name]}" for name in LABELS if counts[name]) or "none of any label"
     return f"{len(events)} videos, {sum(map(len, events.values()))} events ({named})"
-
-
-def read_frames(root: str | Path) -> dict[str, np.ndarray]:
-    """Frame numbers of every study below a test folder, from the names of its frame files."""
-    from rarevision.data.galar import read_test
-
-    index, _ = read_test(root, progress=False)
-    return {study: index.frame[index.rows(study)] for study in index.studies}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m rarevision.scoring.submission", description=__doc__.splitlines()[0]
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("check", help="say OK, or list every fault")
-    command.add_argument("file", help="the submission's JSON")
-    known = command.add_mutually_exclusive_group(required=True)
-    known.add_argument("--frames", metavar="TEST_ROOT", help="folder with <study>/frame_<number>.png")
-    known.add_argument("--scores", metavar="PROBS", help="RUN_DIR/probs/test: the frame numbers of the score files")
-    options = parser.parse_args(arguments)
-    try:
-        if options.frames:
-            frames = read_frames(options.frames)
-        else:
-            frames = {s.study: s.frame for s in read_studies(options.scores)}
-    except (ValueError, OSError) as error:
-        print(f"error: the test frames cannot be read: {error}", file=sys.stderr)
-        return 2
-    events, faults = check_file(options.file, frames)
-    if not faults:
-        print(f"OK: {options.file}: {describe_submission(events)}")
-        return 0
-    for fault in faults:
-        print(f"{options.file}: {fault}")
-    print(f"{len(faults)} fault{'s' * (len(faults) > 1)} in {options.file}")
-    return 1
-
-
-if __name__ == "__main__":
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends quietly
-    sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still shows the rest
-    sys.exit(main())

@@ -1,11 +1,11 @@
 """Training: every fold of a run, on a CPU, one GPU, many GPUs or several nodes, skipped where nothing changed.
 
-accelerate launch --num_processes 4 -m rarevision.training.folds --config CONFIG.json --run-dir RUN_DIR --fold 0
+accelerate launch --num_processes 4 -m rarevision train --config CONFIG.json --run-dir RUN_DIR --fold 0
 """
 
 import hashlib
 import json
-import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from rarevision.files import digest
 from rarevision.labels import LABELS
 from rarevision.stage import Stage, code_hash
 from rarevision.training import checkpoint, launch
-from rarevision.training.fold import Fold, TrainingError
+from rarevision.training.fold import Fold
 
 # settings that may differ between a checkpoint and the run that resumes it: none changes what is learned
 FREE = {
@@ -106,7 +106,7 @@ def train_folds(
 
     def in_processes(fold: int) -> pd.DataFrame:
         arguments = ["--fold", str(fold), "--data-key", data_key, *(["--force"] if force else [])]
-        launch.launch("rarevision.training.folds", config, run_dir, t.gpus, *arguments)
+        launch.launch("train", config, run_dir, t.gpus, *arguments)
         return history(run_dir / "folds" / str(fold))
 
     def here(fold: int) -> pd.DataFrame:
@@ -128,26 +128,17 @@ def history(folder: str | Path) -> pd.DataFrame:
     return pd.DataFrame(epochs).drop(columns="event").astype({f"AP {name}": float for name in LABELS})
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = launch.options("Train one fold of a run, in this process or as one of several.")
-    parser.add_argument("--fold", type=int, required=True)
-    parser.add_argument("--data-key", default="")
-    parser.add_argument("--force", action="store_true", help="begin anew, whatever checkpoint there is")
-    o = parser.parse_args(arguments)
-    try:
-        config = launch.read_config(o.config, o.set)
-        index, splits = launch.read_index(o.run_dir, launch.TRAIN_INDEX), launch.read_splits(o.run_dir)
-        text = launch.read_text(o.run_dir) if config.model.contrastive else None
-        reader = open_reader(index, config.data)
-        train_fold(config, index, reader, splits, o.fold, text, o.run_dir, o.data_key, o.force)
-    except (ValueError, *launch.FAULTS, TrainingError) as error:
-        print(f"fold {o.fold}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"fold {o.fold}: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def train_in_run(
+    run_dir: str | Path,
+    config: str | Path,
+    fold: int,
+    data_key: str = "",
+    force: bool = False,
+    overrides: Sequence[str] = (),
+) -> None:
+    """Train one fold of a run from what its folder holds (see launch.py), as one of several processes or alone."""
+    run_dir, settings = Path(run_dir), launch.read_config(Path(config), overrides)
+    index, splits = launch.read_index(run_dir, launch.TRAIN_INDEX), launch.read_splits(run_dir)
+    text = launch.read_text(run_dir) if settings.model.contrastive else None
+    reader = open_reader(index, settings.data)
+    train_fold(settings, index, reader, splits, fold, text, run_dir, data_key, force)

@@ -1,12 +1,11 @@
 """The launch: a run's folds trained here, or in several processes; and what such a process reads from RUN_DIR.
 
-    accelerate launch --num_processes 4 -m rarevision.training.folds --run-dir RUN_DIR --fold 0
+    accelerate launch --num_processes 4 -m rarevision train --config RUN_DIR/launch.json --run-dir RUN_DIR --fold 0
 
 A launched process finds there what the notebooks left: launch.json (the resolved configuration), index/train.parquet,
 index/test.parquet, splits.json, model/text_embeddings.safetensors.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -20,13 +19,12 @@ from torch import Tensor
 
 from rarevision import config as configuration
 from rarevision.config import Config
-from rarevision.data import CacheError, FrameIndex, Splits
+from rarevision.data import FrameIndex, Splits
 from rarevision.errors import UserError
 from rarevision.files import write_json
-from rarevision.training.checkpoint import CheckpointError
-from rarevision.training.forward import DecodeError
 
 CONFIG, TRAIN_INDEX, TEST_INDEX = "launch.json", "index/train.parquet", "index/test.parquet"
+PROGRAM = "rarevision"  # its __main__ is what the processes run
 SPLITS, TEXT = "splits.json", "model/text_embeddings.safetensors"
 
 
@@ -34,17 +32,13 @@ class LaunchError(UserError):
     """Processes that failed, or a run folder that lacks what they need."""
 
 
-# What a process that trains or predicts ends with, besides bad values: each message says what to do, no traceback.
-FAULTS = (CacheError, CheckpointError, DecodeError, LaunchError)
-
-
 def launched() -> bool:
     """Is this process one of several that `accelerate launch` or torchrun started?"""
     return int(os.environ.get("WORLD_SIZE", 1)) > 1
 
 
-def launch(module: str, config: Config, run_dir: str | Path, processes: int, *arguments: str) -> None:
-    """Run `python -m MODULE` in several processes of this machine; LaunchError where one fails."""
+def launch(task: str, config: Config, run_dir: str | Path, processes: int, *arguments: str) -> None:
+    """Run `rarevision TASK` (train, predict) in several processes of this machine; LaunchError where one fails."""
     run_dir = Path(run_dir)
     path = run_dir / CONFIG
     write_json(path, config.as_dict())
@@ -52,23 +46,26 @@ def launch(module: str, config: Config, run_dir: str | Path, processes: int, *ar
         command = []
     elif torch.cuda.is_available():
         command = ["accelerate.commands.launch", "--num_processes", str(processes), "--num_machines", "1"]
-        # the module decides on the precision itself
+        # the program decides on the precision itself
         command += ["--multi_gpu", "--mixed_precision", "no", "--dynamo_backend", "no", "--module"]
     else:  # accelerate's own launcher starts a single process where there is no GPU
         command = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(processes), "--module"]
-    command = [sys.executable, "-m", *command, module, "--config", str(path), "--run-dir", str(run_dir), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        *command,
+        PROGRAM,
+        task,
+        "--config",
+        str(path),
+        "--run-dir",
+        str(run_dir),
+        *arguments,
+    ]
     environment = os.environ | ({} if torch.cuda.is_available() else {"ACCELERATE_USE_CPU": "true"})
     done = subprocess.run(command, check=False, env=environment)
     if done.returncode:
-        raise LaunchError(f"{module} on {processes} processes ended with exit code {done.returncode}; see its output")
-
-
-def options(description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--config", type=Path, required=True, help="a TOML file, or the JSON that a notebook left")
-    parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override the config")
-    return parser
+        raise LaunchError(f"{task} on {processes} processes ended with exit code {done.returncode}; see its output")
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:

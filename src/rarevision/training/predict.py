@@ -4,13 +4,12 @@ Each frame is decoded once whatever the number of models. Out of fold, a study i
 it; test and held-out studies by the mean of the folds' probabilities. A finished study is kept and not scored again
 while the models, its frames and the settings stay the same. Studies are dealt to processes:
 
-    accelerate launch --num_processes 8 -m rarevision.training.predict --config CONFIG.json --run-dir RUN_DIR
+    accelerate launch --num_processes 8 -m rarevision predict --config CONFIG.json --run-dir RUN_DIR
 """
 
 import errno
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -252,7 +251,7 @@ def predict_folds(
     """
     if config.train.gpus == 1 or launch.launched():
         return predict_here(config, index, reader, splits, run_dir, test, progress)
-    launch.launch("rarevision.training.predict", config, run_dir, config.train.gpus)
+    launch.launch("predict", config, run_dir, config.train.gpus)
     parts = ["oof", *(["heldout"] if splits.heldout else []), *(["test"] if test is not None else [])]
     return {part: json.loads((Path(run_dir) / "probs" / part / "manifest.json").read_text()) for part in parts}
 
@@ -294,22 +293,10 @@ def predict_here(
     return manifests
 
 
-def main(arguments: list[str] | None = None) -> int:
-    o = launch.options("Score the studies of a run, in this process or as one of several.").parse_args(arguments)
-    try:
-        config = launch.read_config(o.config, o.set)
-        index, splits = launch.read_index(o.run_dir, launch.TRAIN_INDEX), launch.read_splits(o.run_dir)
-        test = launch.read_index(o.run_dir, launch.TEST_INDEX) if (o.run_dir / launch.TEST_INDEX).exists() else None
-        pair = None if test is None else (test, open_reader(test, config.data))
-        predict_here(config, index, open_reader(index, config.data), splits, o.run_dir, pair)
-    except (ValueError, *launch.FAULTS, PredictError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on with the study it was at", file=sys.stderr)
-        return 130
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def predict_in_run(run_dir: str | Path, config: str | Path, overrides: Sequence[str] = ()) -> None:
+    """Score the studies of a run from what its folder holds (see launch.py), as one of several processes or alone."""
+    run_dir, settings = Path(run_dir), launch.read_config(Path(config), overrides)
+    index, splits = launch.read_index(run_dir, launch.TRAIN_INDEX), launch.read_splits(run_dir)
+    test = launch.read_index(run_dir, launch.TEST_INDEX) if (run_dir / launch.TEST_INDEX).exists() else None
+    pair = None if test is None else (test, open_reader(test, settings.data))
+    predict_here(settings, index, open_reader(index, settings.data), splits, run_dir, pair)

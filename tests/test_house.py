@@ -1,0 +1,30 @@
+"""The house: imports run one way and through the doors, and the tree is as formatter and linter want it."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+PACKAGES = ["scoring", "data", "model", "training", "decoding", "figures", "run"]
+DOORS = ["rarevision", "phantom", *(f"rarevision.{name}" for name in PACKAGES)]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["-m", "importlinter.cli", "lint"], ["-m", "ruff", "check"], ["-m", "ruff", "format", "--check"], ["-m", "mypy"]],
+    ids=["import-linter", "ruff check", "ruff format", "mypy"],
+)
+def test_the_tools_find_nothing(command):
+    done = subprocess.run([sys.executable, *command], cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_door_opens_and_gives_what_it_names(name):
+    door = importlib.import_module(name)
+    assert door.__doc__
+    for public in getattr(door, "__all__", ()):
+        assert hasattr(door, public), f"{name} names {public}, which it does not have"
