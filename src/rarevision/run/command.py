@@ -71,7 +71,12 @@ def weights(folder: Annotated[Path, typer.Argument(help="a model folder")]) -> N
 
 @app.command()
 def train(
-    config: RunConfig, run_dir: RunDir, fold: int, data_key: str = "", force: bool = False, override: Overrides = None
+    config: RunConfig,
+    run_dir: RunDir,
+    fold: Annotated[int, typer.Option(help="which fold to train")],
+    data_key: Annotated[str, typer.Option(help="changes when the frames' content does")] = "",
+    force: Annotated[bool, typer.Option("--force", help="begin anew, whatever checkpoint there is")] = False,
+    override: Overrides = None,
 ) -> None:
     """Train one fold of a run, in this process or as one of several (accelerate launch, torchrun, srun)."""
     train_in_run(run_dir, config, fold, data_key, force, override or [])
