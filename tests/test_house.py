@@ -25,6 +25,6 @@ def test_the_tools_find_nothing(command):
 @pytest.mark.parametrize("name", DOORS)
 def test_a_door_opens_and_gives_what_it_names(name):
     door = importlib.import_module(name)
-    assert door.__doc__
-    for public in getattr(door, "__all__", ()):
+    for public in door.__all__:
         assert hasattr(door, public), f"{name} names {public}, which it does not have"
+        assert f"\n{public} " in door.__doc__, f"help({name}) has no line on {public}"

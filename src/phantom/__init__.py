@@ -1,4 +1,11 @@
-"""The rendered demo data set and the tiny twin of BiomedCLIP."""
+"""The rendered demo data set and the tiny twin of BiomedCLIP. Nothing of the method depends on it.
+
+write_phantom   render training and test studies in the data set's own layouts, with their truth
+plan            which studies that will be
+write_study     render one of them
+Journey         one capsule's way through a rendered body, frame by frame
+build_twin      write a small model in the hub's layout of BiomedCLIP
+"""
 
 from phantom.capsule import Journey
 from phantom.studies import plan, write_phantom, write_study

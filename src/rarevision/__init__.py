@@ -1,6 +1,6 @@
 """Events of 17 labels in video capsule endoscopy: from frames to a validated submission.
 
-The top package holds the words that every other package speaks. Each is a module of its own:
+The top package holds the words that every other package speaks. Each of its modules may be imported by name:
 
 labels   the 17 labels, their order and groups
 events   stretches of frames with labels, and the challenge's JSON file
@@ -8,7 +8,20 @@ scores   files of frame scores and labels, one per study, through which the stag
 config   the settings of a run, read from a TOML file
 files    atomic writing and hashes
 stage    manifests: what a stage was made from, and whether it is up to date
-errors   `UserError`, the base of everything the user can mend
+errors   `UserError`, the base of everything that the user can mend
+
+The names needed most often can be imported from here:
+
+LABELS         names of the 17 labels, in the order of every column
+ANATOMY        the first eight of them: five regions and three landmarks
+FINDINGS       the other nine
+Event          one stretch of frames, `start` and `end` included, with its labels
+read_events    events of a challenge file, checked
+StudyScores    frame numbers, scores and (where known) labels of one study
+read_studies   all studies of a folder of score files
+Config         the settings of a run
+load_config    settings from a TOML file
+UserError      something the user can mend, in one line
 """
 
 from rarevision.config import Config, load_config

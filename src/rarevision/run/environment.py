@@ -1,7 +1,7 @@
 """The environment: does the running Python have every pinned package, and this checkout of the project?
 
 Standard library only, so that it can be asked before anything is installed:
-    python3 src/rarevision/environment.py requirements.txt
+    python3 src/rarevision/run/environment.py requirements.txt
 prints the first difference and exits 1, or prints nothing and exits 0.
 """
 

@@ -1,4 +1,22 @@
-"""Folds trained and resumed, and the scores of whole studies."""
+"""Folds trained and resumed, and the scores of whole studies.
+
+In come an index, a reader, splits and settings; out come checkpoints in `RUN_DIR/folds` and scores in `RUN_DIR/probs`.
+A fold's way: `sampling` draws frames, `fold` trains epochs over them, `ema` averages the weights, `checkpoint` keeps
+them, `forward` runs the models, `predict` writes the scores. Begin with `train_folds`, then `predict_folds`.
+
+train_folds        train every fold of a run, here or in processes of their own
+train_fold         train, resume or skip one fold
+train_in_run       the same from what a run's folder holds, for a launched process
+predict_folds      all scores of a run
+predict_studies    scores of chosen studies by given models
+predict_in_run     all scores, from what a run's folder holds
+load_model         a fold's averaged model from its checkpoint
+score_batches      run models over batches of frames
+loader             batches decoded ahead of the model
+Batches            rows in order, cut into batches
+mixed_precision    the precision that a device takes
+frame_weights      sampling weight of every frame
+"""
 
 from rarevision.training.folds import train_fold, train_folds, train_in_run
 from rarevision.training.forward import Batches, loader, mixed_precision, score_batches
