@@ -125,6 +125,15 @@ def differences(then: Any, now: Any, prefix: str = "") -> list[str]:
     return [] if then == now else [f"{prefix}: {then} in the checkpoint, {now} now"]
 
 
+def refuse_another_run(folder: Path, then: Any, now: Any) -> None:
+    """CheckpointError, with the two ways out, where a checkpoint's identity is not that of the run that finds it."""
+    if different := differences(then, now):
+        raise CheckpointError(
+            f"{folder} belongs to another run: {'; '.join(different[:6])}"
+            f"{' ...' if len(different) > 6 else ''}. Use another RUN_DIR, or FORCE=1 to train this fold anew"
+        )
+
+
 def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     try:
         with safe_open(path, "pt") as f:

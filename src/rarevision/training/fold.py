@@ -156,11 +156,7 @@ class Fold:
         if not checkpoint.exists(self.folder / "last"):
             return False
         tensors, meta = checkpoint.load(self.folder / "last")
-        if different := checkpoint.differences(meta["identity"], self.identity):
-            raise checkpoint.CheckpointError(
-                f"{self.folder / 'last'} belongs to another run: {'; '.join(different[:6])}"
-                f"{' ...' if len(different) > 6 else ''}. Use another RUN_DIR, or FORCE=1 to train this fold anew"
-            )
+        checkpoint.refuse_another_run(self.folder / "last", meta["identity"], self.identity)
         if meta["code"] != self.code:
             if meta["finished"]:
                 self._say("trained by other code: training anew")

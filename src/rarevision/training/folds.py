@@ -112,6 +112,12 @@ def train_folds(
     def here(fold: int) -> pd.DataFrame:
         return train_fold(config, index, reader, splits, fold, text_embeddings, run_dir, data_key, force, progress)
 
+    for fold in range(0 if force else splits.n_folds):  # asked before any process is started
+        meta = run_dir / "folds" / str(fold) / "last" / "meta.json"
+        if meta.exists():
+            ours = identity(config, index, splits, fold, text_embeddings, data_key)
+            checkpoint.refuse_another_run(meta.parent, json.loads(meta.read_text())["identity"], ours)
+
     apart = max(t.gpus, t.parallel_folds) > 1 and not launch.launched()
     if apart:  # the threads only wait for their processes
         with ThreadPoolExecutor(t.parallel_folds) as pool:
