@@ -95,9 +95,9 @@ def test_an_unchanged_stage_is_skipped_and_a_changed_one_is_not(chain, capsys):
 def test_other_settings_under_a_finished_run_name_the_two_ways_out(chain, capfd):
     _, environ = chain
     try:
-        assert pipeline.run_stage("03_training", environ | {"SET": environ["SET"] + " model.dropout=0.1"}) == 1
+        assert pipeline.run_stage("03_training", environ | {"SET": environ["SET"] + " model.dropout=0.2"}) == 1
         said = capfd.readouterr().err
-        assert "model.dropout: 0.4 in the checkpoint, 0.1 now" in said and "Traceback" not in said
+        assert "model.dropout: 0.1 in the checkpoint, 0.2 now" in said and "Traceback" not in said
         assert "Use another RUN_DIR, or FORCE=1" in said
     finally:
         assert pipeline.run_stage("03_training", environ) == 0
