@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rarevision import config, events
-from rarevision.decoding import cleaning, timeline
+from rarevision.decoding import cleaning, proposals
 from rarevision.decoding import decoder as decoding
 from rarevision.labels import COLUMN, LABELS, N_LABELS
 from rarevision.scores import StudyScores
@@ -164,7 +164,7 @@ def odd_scores(kind: str, frames: int) -> np.ndarray:
 def test_events_lie_inside_the_study(fitted, kind, frames):
     frame = np.arange(frames) * 5 + 3
     for compose in ("auto", "per_label", "label_set"):
-        found = decoding.ours(fitted.timeline, frame, odd_scores(kind, frames), compose)
+        found = fitted.learned.events(frame, odd_scores(kind, frames), compose)
         assert len(set(found)) == len(found)
         for start, end, names in found:
             assert frame[0] <= start <= end <= frame[-1] and len(names) == 1
@@ -185,17 +185,17 @@ def test_one_study_and_short_studies_can_be_fitted():
 
 
 def test_order_is_confidence(fitted, studies):
-    found = fitted.timeline.candidates(studies[7].probs)
+    found = fitted.learned.candidates(studies[7].probs)
     assert (np.diff(found.confidence) <= 1e-12).all()
-    names = [LABELS[c] for c in found.kept(~fitted.timeline.silence(found)[found.column]).column]
+    names = [LABELS[c] for c in found.kept(~fitted.learned.silent(found)[found.column]).column]
     assert [e.labels[0] for e in fitted.decode(studies[7].frame, studies[7].probs)] == names
 
 
 def test_compose_cuts_or_keeps_runs(fitted):
     """A polyp inside the colon: pieces split the colon there, runs do not."""
     s = made_up(1, seed=11, gain=14.0)[0]
-    truth = timeline.truth_rows(s.labels)
-    first = lambda compose: decoding.ours(fitted.timeline, np.arange(len(s.frame)), s.probs, compose)  # noqa: E731
+    truth = proposals.truth_rows(s.labels)
+    first = lambda compose: fitted.learned.events(np.arange(len(s.frame)), s.probs, compose)  # noqa: E731
     colon = {c: [e[:2] for e in first(c) if e.labels == ("colon",)] for c in ("per_label", "label_set")}
     whole = events.runs(s.labels[:, COLUMN["colon"]] == 1)
     assert len(truth[COLUMN["colon"]]) > 1, "the example must have a cut"
@@ -206,7 +206,7 @@ def test_compose_cuts_or_keeps_runs(fitted):
 def test_structure_learns_from_timelines_without_scores(studies):
     """Timelines of other studies change structure alone; those of the studies themselves change nothing."""
     others = {f"other {i}": s.labels for i, s in enumerate(made_up(5, seed=9))}
-    plain, more = (decoding.fit_decoder(studies[:4], settings(), timelines=t).timeline for t in (None, others))
+    plain, more = (decoding.fit_decoder(studies[:4], settings(), timelines=t).learned for t in (None, others))
     assert more.calibration.mean.tolist() == plain.calibration.mean.tolist()
     assert more.calibration.memory.tolist() == plain.calibration.memory.tolist()
     assert not np.allclose(more.structure.region_transition, plain.structure.region_transition)
@@ -231,7 +231,7 @@ def test_no_study_is_decoded_by_its_own_timeline(studies):
 
 def test_truth_rows_are_the_converter_s():
     s = made_up(1, seed=2)[0]
-    rows = timeline.truth_rows(s.labels)
+    rows = proposals.truth_rows(s.labels)
     frame = np.arange(len(s.frame))
     for c, name in enumerate(LABELS):
         expected = [(e.start, e.end) for e in events.from_label_sets(frame, s.labels) if name in e.labels]

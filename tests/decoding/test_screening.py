@@ -8,7 +8,7 @@ from test_decoding import made_up, settings
 
 from rarevision.decoding import decoder as decoding
 from rarevision.decoding import screening
-from rarevision.decoding.timeline import Candidates
+from rarevision.decoding.learned import Candidates
 from rarevision.events import Event
 from rarevision.labels import COLUMN, N_LABELS
 from rarevision.scores import StudyScores
@@ -111,7 +111,7 @@ def test_new_studies_cost_the_share_asked():
 
 def test_a_recall_out_of_reach_is_said(monkeypatch):
     """Candidates that lack two polyps of six findings: the decoder says that it cuts nothing; 75 % can be had."""
-    monkeypatch.setattr(decoding.reading, "fit", lambda *_: (None, LISTS))
+    monkeypatch.setattr(decoding.learned, "fit", lambda *_: (None, LISTS))
     decoder = decoding.fit_decoder(STUDIES, settings("screen", screen_recall=0.9))
     assert decoder.cut == 0 and "nothing is cut" in decoder.notes["screen"]
     decoder = decoding.fit_decoder(STUDIES, settings("screen", screen_recall=0.75))

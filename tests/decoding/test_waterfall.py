@@ -4,7 +4,7 @@ import numpy as np
 from test_decoding import made_up, settings
 
 from rarevision.decoding import decoder as decoding
-from rarevision.decoding import timeline, waterfall
+from rarevision.decoding import learned, waterfall
 
 
 def test_last_step_is_ours():
@@ -21,9 +21,9 @@ def test_a_fit_never_saw_its_studies():
     studies = made_up(6)
     fitted = waterfall.waterfall_fits(studies, settings(folds=2))
     assert sorted(s.study for _, outside in fitted for s in outside) == sorted(s.study for s in studies)
-    for line, outside in fitted:
+    for fit, outside in fitted:
         inside = [s for s in studies if s.study not in {o.study for o in outside}]
-        assert line.to_json() == timeline.fit(inside)[0].to_json()
+        assert fit.to_json() == learned.fit(inside)[0].to_json()
 
 
 def test_probabilities_follow_the_truth_and_rule_out_the_absent():

@@ -1,4 +1,4 @@
-"""Calibration: frame scores to evidence, with what a score repeats of its own past taken out.
+"""Calibration: frame scores to evidence, without the part of a score that the scores before it predict.
 
 A network's errors last: the logit of a frame is predicted well by the logits before it, whatever the label. Treating
 frames as independent counts the same error many times, and a study-wide shift of the scores counts in every frame.
@@ -21,17 +21,17 @@ from rarevision.scores import StudyScores
 LEVELS = 4  # steps of the label's trace
 STATES = 2 * LEVELS  # label state = LEVELS * label + level of its trace
 MEMORIES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-LEAST_SCORE = 1e-5  # scores nearer to 0 or 1 say no more
-BASE = 0.2  # quantile of a study's logits that stands for its negative frames; findings and landmarks only
+MIN_SCORE = 1e-5  # scores nearer to 0 or 1 than this count as this
+BASELINE = 0.2  # quantile of a study's logits that stands for its negative frames; findings and landmarks only
 SHRINK = 50  # frames' worth of weight of the linear model in each state's mean and variance
 FREEDOMS = (3.0, 6.0, 12.0, 100.0)  # degrees of freedom that may be chosen; the last is as good as normal
 SAMPLE = 20_000
-LEAST = 0.1  # scale of an innovation, in logits
+MIN_SCALE = 0.1  # scale of an innovation, in logits
 CELLS, REACH = 1024, 12.0  # of the table of densities, and how far it goes beyond the means, in logits
 BINS = 64  # of the densities' excess over the curves
-TRUST = 200  # frames that are worth as much as the curve
-WORTH = 0.05  # nats a frame by which a curve must be wrong
-STRONGEST = 10.0  # nats that one frame of one label may say
+CURVE_FRAMES = 200  # frames that weigh as much as the curve in a bin's density
+MIN_GAIN = 0.05  # nats a frame that the bins must gain over the curve, or the curve is kept
+MAX_EVIDENCE = 10.0  # largest log-likelihood ratio of one frame and label, in nats
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Calibration:
     freedom: np.ndarray  # degrees of freedom: how much a single odd frame is believed
     span: np.ndarray
     excess: np.ndarray
-    trust: float = 1.0  # share of the regions' evidence that is believed; chosen out of fold (see timeline)
+    region_weight: float = 1.0  # factor on the regions' evidence (see `posteriors.fit_region_weight`)
 
     def evidence(self, probs: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Log-likelihood of each label state against `never of late`, float32 [T, len(columns), STATES], in nats."""
-        x = base_removed(logits(probs[:, columns], self.limits), columns)
+        """Log-likelihood of each label state against the state `off, and off for long`, float32 [T, len(columns), STATES], in nats."""
+        x = subtract_baseline(logits(probs[:, columns], self.limits), columns)
         out = np.empty((*x.shape, STATES), np.float32)
         for i, c in enumerate(columns):
             e = innovation(x[:, i], self.memory[c], self.share[c])
@@ -62,7 +62,7 @@ class Calibration:
             grid = np.linspace(low, high, CELLS)
             table = log_density(grid[:, None], self.mean[c], self.scale[c], self.freedom[c])
             table += self.excess[c][_bins(grid, self.span[c])]
-            table = np.clip(table - table[:, :1], -STRONGEST, STRONGEST).astype(np.float32)
+            table = np.clip(table - table[:, :1], -MAX_EVIDENCE, MAX_EVIDENCE).astype(np.float32)
             cell = np.rint((np.clip(e, low, high) - low) * ((CELLS - 1) / (high - low))).astype(np.int32)
             out[:, i] = table[cell]
         return out
@@ -92,14 +92,14 @@ def score_limits(probs: list[np.ndarray]) -> np.ndarray:
     """
     low = min((float(p[p > 0].min(initial=0.5)) for p in probs), default=0.5)
     high = min((float(1 - p[p < 1].max(initial=0.5)) for p in probs), default=0.5)
-    low, high = (max(v / 2, LEAST_SCORE) for v in (low, high))
+    low, high = (max(v / 2, MIN_SCORE) for v in (low, high))
     return np.array([np.log(low / (1 - low)), np.log((1 - high) / high)])
 
 
-def base_removed(x: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def subtract_baseline(x: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Logits [T, C] less the study's own base, except for the regions, which may fill a study."""
     thin = x[:: max(1, len(x) // 5000)]
-    return x - np.where(np.asarray(columns) < len(REGIONS), 0.0, np.quantile(thin, BASE, axis=0)).astype(np.float32)
+    return x - np.where(np.asarray(columns) < len(REGIONS), 0.0, np.quantile(thin, BASELINE, axis=0)).astype(np.float32)
 
 
 def filtered(x: np.ndarray, memory: float) -> np.ndarray:
@@ -149,7 +149,7 @@ def fit(studies: list[StudyScores], excerpt: int = 20_000) -> Calibration:
     """Learn all 17 labels' innovations; memory and share from `excerpt` frames of each study."""
     memory, share, gains = np.zeros((3, N_LABELS))
     limits = score_limits([s.probs for s in studies])
-    xs = [base_removed(logits(s.probs, limits), np.arange(N_LABELS)) for s in studies]
+    xs = [subtract_baseline(logits(s.probs, limits), np.arange(N_LABELS)) for s in studies]
     regions = np.arange(len(REGIONS))
     for columns in (regions, *([c] for c in range(len(REGIONS), N_LABELS))):
         parts = {}
@@ -183,7 +183,7 @@ def _densities(e: np.ndarray, state: np.ndarray, gain: float, share: float) -> t
     label, level = np.divmod(np.arange(STATES), LEVELS)
     linear = gain * (label - share * level / (LEVELS - 1))
     base = parts[0] if len(parts[0]) else e - linear[state]  # a label that is never off
-    quiet, common = float(np.median(base)), float(np.std(base)) + LEAST
+    quiet, common = float(np.median(base)), float(np.std(base)) + MIN_SCALE
     best = (-np.inf,)
     for freedom in FREEDOMS:
         mean, scale, likelihood = np.empty(STATES), np.empty(STATES), 0.0
@@ -195,7 +195,7 @@ def _densities(e: np.ndarray, state: np.ndarray, gain: float, share: float) -> t
                 w = (freedom + 1) / (freedom + (part - m) ** 2 / v)
                 m = (w @ part + weight * start) / (w.sum() + weight)
                 v = (w @ (part - m) ** 2 + weight * spread**2) / (len(part) + weight)
-            mean[s], scale[s] = m, max(np.sqrt(v), LEAST)
+            mean[s], scale[s] = m, max(np.sqrt(v), MIN_SCALE)
             constant = gammaln((freedom + 1) / 2) - gammaln(freedom / 2) - 0.5 * np.log(freedom)
             likelihood += (constant + log_density(part, m, scale[s], freedom)).sum()
         if likelihood > best[0]:
@@ -206,18 +206,20 @@ def _densities(e: np.ndarray, state: np.ndarray, gain: float, share: float) -> t
 def _excess(parts: list[np.ndarray], mean: np.ndarray, scale: np.ndarray, freedom: float) -> tuple[np.ndarray, ...]:
     """Span of the bins and what the curves lack or have too much there, [BINS, STATES], rounded to 0.001.
 
-    0 for a state whose curve is hardly worse: where half of the frames' excess gains less than WORTH on the other half.
+    0 for a state whose curve is hardly worse: where half of the frames' excess gains less than MIN_GAIN on the other half.
     """
     pooled = np.concatenate(parts)
     low, high = np.quantile(pooled, [0.001, 0.999])
-    span = np.array([low - LEAST, high + LEAST])
+    span = np.array([low - MIN_SCALE, high + MIN_SCALE])
     edges = np.linspace(*span, BINS + 1)[1:-1]
     out = np.zeros((BINS, STATES))
     for s, part in enumerate(parts):
         below = stdtr(freedom, (edges - mean[s]) / scale[s])
         curve = np.maximum(np.diff(below, prepend=0.0, append=1.0), 1e-4)
         counts = np.array([np.bincount(_bins(part[k::2], span), minlength=BINS) for k in (0, 1)])
-        half, whole = ((n + TRUST * curve) / (n.sum() + TRUST) / curve for n in (counts[0], counts.sum(0)))
-        if counts[1] @ np.log(half) > WORTH * max(counts[1].sum(), 1):
+        half, whole = (
+            (n + CURVE_FRAMES * curve) / (n.sum() + CURVE_FRAMES) / curve for n in (counts[0], counts.sum(0))
+        )
+        if counts[1] @ np.log(half) > MIN_GAIN * max(counts[1].sum(), 1):
             out[:, s] = np.log(whole)
     return span, np.round(out, 3)

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from rarevision import config, events
-from rarevision.decoding import screening
+from rarevision.decoding import learned, screening
 from rarevision.decoding import thresholds as thresholding
-from rarevision.decoding import timeline as reading
 from rarevision.decoding.cleaning import clean
-from rarevision.decoding.timeline import Candidates, Timeline
+from rarevision.decoding.learned import LearnedDecoder
 from rarevision.events import Event, Events
 from rarevision.files import write_json
 from rarevision.labels import LABELS, N_LABELS
@@ -46,26 +45,6 @@ def published_events(
     return (events.from_labels if compose == "per_label" else events.from_label_sets)(frame, labels)
 
 
-def ours(timeline: Timeline, frame: np.ndarray, probs: np.ndarray, compose: str = "auto") -> list[Event]:
-    """Events of one study in order of confidence; labels on which silence is expected to earn more have none."""
-    found = timeline.candidates(probs, compose)
-    return to_events(frame, found.kept(~timeline.silence(found)[found.column]))
-
-
-def screen(timeline: Timeline, frame: np.ndarray, probs: np.ndarray) -> list[tuple[Event, float]]:
-    """Every proposed landmark and finding with its confidence, the surest first; a label's own do not overlap."""
-    found = screening.distinct(timeline.candidates(probs, "per_label"))
-    return list(zip(to_events(frame, found), found.confidence.tolist(), strict=True))
-
-
-def to_events(frame: np.ndarray, found: Candidates) -> list[Event]:
-    """Events of candidates, in their order; frame numbers by the convention of `events`."""
-    frame = np.asarray(frame, np.int64)
-    last = np.append(frame[1:] - 1, frame[-1:])
-    starts, ends = frame[found.rows[:, 0]].tolist(), last[found.rows[:, 1]].tolist()
-    return [Event(s, e, (LABELS[c],)) for s, e, c in zip(starts, ends, found.column.tolist(), strict=True)]
-
-
 @dataclass(frozen=True)
 class Decoder:
     """A fitted decoder. `expected`: its out-of-fold score, where it was cross-validated."""
@@ -75,28 +54,29 @@ class Decoder:
     notes: dict[str, str]  # label, or `screen`: where something else than the rule was done
     data_hash: str  # of the studies it was fitted on
     expected: dict[str, Any] = field(default_factory=dict)
-    timeline: Timeline | None = None  # of `ours` and `screen`
+    learned: LearnedDecoder | None = None  # of `ours` and `screen`
     cut: float = 0.0  # of `screen`: the least confidence shown
 
     def decode(self, frame: np.ndarray, probs: np.ndarray) -> list[Event]:
         """Events of one study, the most certain first where the method ranks. `frame` int [T], `probs` [T, 17]."""
         s = self.settings
         if s.method == "ours":
-            return ours(self.timeline, frame, probs, s.compose)
+            return self.learned.events(frame, probs, s.compose)
         if s.method == "screen":
-            return [event for event, confidence in screen(self.timeline, frame, probs) if confidence >= self.cut]
+            listed = screening.distinct(self.learned.candidates(probs, "per_label"))
+            return listed.kept(listed.confidence >= self.cut).to_events(frame)
         return published_events(frame, probs, np.array(self.thresholds), s.median, s.max_gap, s.min_length, s.compose)
 
     def to_json(self) -> dict[str, Any]:
         table = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        timeline = self.timeline and self.timeline.to_json()
-        return table | {"settings": dataclasses.asdict(self.settings), "timeline": timeline}
+        parts = self.learned and self.learned.to_json()
+        return table | {"settings": dataclasses.asdict(self.settings), "learned": parts}
 
     @classmethod
     def from_json(cls, table: dict[str, Any]) -> "Decoder":
         settings = config.Decode(**table["settings"])
-        timeline = table["timeline"] and Timeline.from_json(table["timeline"])
-        return cls(**{**table, "settings": settings, "thresholds": tuple(table["thresholds"]), "timeline": timeline})
+        parts = table["learned"] and LearnedDecoder.from_json(table["learned"])
+        return cls(**{**table, "settings": settings, "thresholds": tuple(table["thresholds"]), "learned": parts})
 
     def save(self, path: str | Path) -> None:
         write_json(path, self.to_json())
@@ -146,15 +126,15 @@ def fit_decoder(
     if d.method == "paper":
         fitted = thresholding.fit_thresholds(studies, cfg.threshold, d)
         return Decoder(d, tuple(map(float, fitted.values)), fitted.notes, hashed, expected or {})
-    timeline, outside = reading.fit(studies, "per_label" if d.method == "screen" else d.compose, others)
+    fitted, out_of_fold = learned.fit(studies, "per_label" if d.method == "screen" else d.compose, others)
     cut, notes = 0.0, {}
     if d.method == "screen" and d.screen_share:
-        cut = screening.share_cut([len(s.frame) for s in studies], outside, d.screen_share)
+        cut = screening.share_cut([len(s.frame) for s in studies], out_of_fold, d.screen_share)
     elif d.method == "screen":
-        cut = screening.recall_cut([s.labels for s in studies], outside, d.screen_recall)
+        cut = screening.recall_cut([s.labels for s in studies], out_of_fold, d.screen_recall)
         if cut == 0:
             notes["screen"] = f"out of fold even the whole list stays below recall {d.screen_recall}: nothing is cut"
-    return Decoder(d, (), notes, hashed, expected or {}, timeline, cut)
+    return Decoder(d, (), notes, hashed, expected or {}, fitted, cut)
 
 
 def _check(studies: list[StudyScores], least: int) -> None:

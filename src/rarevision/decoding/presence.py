@@ -5,42 +5,44 @@ expected if present, emitting earns p * A, silence 1 - p. More proposals below t
 counts at hits only. So the number of events is decided by rank, and the decision is one per study and label.
 """
 
+import dataclasses
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rarevision.decoding.chains import Marginals
+from rarevision.decoding.posteriors import RegionPath
 from rarevision.decoding.proposals import N_FEATURES, Proposals
-from rarevision.decoding.regions import RegionPath
 from rarevision.decoding.structure import N_REGIONS
 from rarevision.labels import N_LABELS
 from rarevision.scoring import event_ap
 
+if TYPE_CHECKING:
+    from rarevision.decoding.learned import Candidates
+
 GROUP = np.array([0, 0, 1, 1, 1, 2, 2, 2, *[3] * 9])  # mouth, esophagus | long regions | landmarks | findings
-TRUST = 1.0  # AP's worth of trust in the expected AP, which what was earned out of fold must outweigh
+PRIOR_AP = 1.0  # AP added to both sides of the ratio earned / expected, so that few examples move it little
 TIOU = (0.5, 0.95)
 RIDGE = 1.0
-FLOOR = 0.003  # proposals less likely to hit than this are left out
+MIN_HIT = 0.003  # proposals less likely to hit than this are left out
 
 
 @dataclass(frozen=True)
 class Presence:
-    """`region` [3], `present` [7]: logistic weights of presence of regions and of the rest, added to the prior.
+    """Logistic models of P(present) and P(hit); the last weight of each is the intercept."""
 
-    `hit` [4, N_FEATURES + 1]: of a hit, per group; `caution` [4]: factor on the expected AP, per group.
-    """
-
-    usual: np.ndarray
-    region: np.ndarray
-    present: np.ndarray
-    hit: np.ndarray
-    caution: np.ndarray
+    absent_evidence: np.ndarray  # [12, 2] centre and spread of the evidence in studies without the label
+    region: np.ndarray  # [3] weights of a region's presence, added to the log odds of its prevalence
+    other: np.ndarray  # [7] the same for landmarks and findings
+    hit: np.ndarray  # [4, N_FEATURES + 1] weights of a hit, for each group of labels
+    ap_factor: np.ndarray  # [4] factor on the expected AP, for each group of labels
 
     def probability(self, prior: np.ndarray, region: RegionPath, found: Marginals) -> np.ndarray:
         """P(present) of the 17 labels; `prior` [17] from timelines."""
         known = odds(prior)
         here = region_features(region) @ self.region[:-1] + self.region[-1]
-        rest = presence_features(self.usual, found) @ self.present[:-1] + self.present[-1]
+        rest = presence_features(self.absent_evidence, found) @ self.other[:-1] + self.other[-1]
         return sigmoid(known + np.append(here, rest))
 
     def hits(self, column: int, proposals: Proposals) -> np.ndarray:
@@ -71,20 +73,20 @@ def region_features(region: RegionPath) -> np.ndarray:
     return np.stack([odds(top), np.log1p(region.posterior.sum(0, dtype=np.float64))], 1)
 
 
-def presence_features(usual: np.ndarray, found: Marginals) -> np.ndarray:
-    """What speaks for presence, float64 [12, 6]: the evidence, as it is and against the usual, peak, events.
+def presence_features(absent: np.ndarray, found: Marginals) -> np.ndarray:
+    """Features of P(present), float64 [12, 6]: evidence, raw and standardised, highest posterior, expected events.
 
-    `usual` [12, 2]: median and spread of the evidence in studies without the label, which is not 0 where scores have
+    `absent` [12, 2]: median and spread of the evidence in studies without the label, which is not 0 where scores have
     outliers that the calibration does not foresee.
     """
     evidence = found.log_evidence
-    above = (evidence - usual[:, 0]) / usual[:, 1]
+    above = (evidence - absent[:, 0]) / absent[:, 1]
     columns = [np.clip(evidence, -5, 5), np.clip(evidence, -5, 30), np.clip(above, -3, 3), np.clip(above, -3, 15)]
     columns += [found.on.max(0), np.log1p(found.entry.sum(0))]
     return np.stack(columns, 1).astype(np.float64)
 
 
-def usual_evidence(found: list[Marginals], truth: np.ndarray) -> np.ndarray:
+def fit_absent_evidence(found: list[Marginals], truth: np.ndarray) -> np.ndarray:
     """Median and spread (mean absolute difference) [12, 2] of the evidence for absent labels; few are drawn to 0, 2."""
     evidence = np.array([f.log_evidence for f in found])
     out = np.empty((truth.shape[1], 2))
@@ -127,20 +129,18 @@ def logistic(
     return np.append(slope, beta[-1] - slope @ centre)
 
 
-def fit_presence(
-    priors: np.ndarray, read: list[tuple[RegionPath, Marginals]], truth: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`usual` and the logistic weights of presence of regions and of the rest; `priors`, `truth` [V, 17]."""
-    usual = usual_evidence([found for _, found in read], truth[:, N_REGIONS:])
+def fit_presence(priors: np.ndarray, placed: list[tuple[RegionPath, Marginals]], occurs: np.ndarray) -> Presence:
+    """P(present) from the posteriors of V studies; `priors` float and `occurs` bool [V, 17]. Hits are not learned yet."""
+    absent = fit_absent_evidence([found for _, found in placed], occurs[:, N_REGIONS:])
     sides = (
-        (slice(0, N_REGIONS), [region_features(region) for region, _ in read]),
-        (slice(N_REGIONS, None), [presence_features(usual, found) for _, found in read]),
+        (slice(0, N_REGIONS), [region_features(region) for region, _ in placed]),
+        (slice(N_REGIONS, None), [presence_features(absent, found) for _, found in placed]),
     )
     weights = []
     for side, parts in sides:
-        x, y = np.concatenate(parts), truth[:, side].reshape(-1).astype(np.float64)
+        x, y = np.concatenate(parts), occurs[:, side].reshape(-1).astype(np.float64)
         weights.append(logistic(x, y, np.ones(len(x)), offset=odds(priors[:, side]).reshape(-1)))
-    return usual, *weights
+    return dataclasses.replace(unknown(), absent_evidence=absent, region=weights[0], other=weights[1])
 
 
 def hit_rows(truth: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -190,3 +190,13 @@ def expected_ap(hits: np.ndarray) -> float:
     if not len(hits):
         return 0.0
     return float((hits * np.cumsum(hits) / np.arange(1, len(hits) + 1)).sum() / max(hits.sum(), 1.0))
+
+
+def fit_ap_factor(candidates: list["Candidates"], truths: list[list[np.ndarray]]) -> np.ndarray:
+    """Factor [4] on the expected AP of each group: what present labels earned out of fold over what was expected."""
+    expected, earned = np.full((2, 4), PRIOR_AP)
+    for found, truth in zip(candidates, truths, strict=True):
+        for c in np.flatnonzero([len(t) > 0 for t in truth]):
+            expected[GROUP[c]] += found.ap[c]
+            earned[GROUP[c]] += mean_ap(truth[c], found.rows[found.column == c])
+    return np.minimum(earned / expected, 1.0)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rarevision.decoding.chains import Marginals
-from rarevision.decoding.regions import RegionPath
+from rarevision.decoding.posteriors import RegionPath
 from rarevision.decoding.structure import N_REGIONS
 from rarevision.events import runs
 from rarevision.labels import N_LABELS
@@ -103,3 +103,10 @@ def _sharpness(decoded: np.ndarray, begins: np.ndarray, ends: np.ndarray, change
     sure = np.where(rise, begins[inner], np.where(fall, ends[inner - 1], 1.0)).min(1, initial=1.0)
     out[(change > 0) & (change < len(decoded))] = sure
     return out
+
+
+def truth_rows(labels: np.ndarray) -> list[np.ndarray]:
+    """The challenge's truth events of each label as rows int [n, 2]: stretches of an unchanged label set."""
+    change = np.append(0, np.flatnonzero((labels[1:] != labels[:-1]).any(1)) + 1)
+    until = np.append(change[1:], len(labels)) - 1
+    return [np.stack([change, until], 1)[labels[change, c] == 1] for c in range(N_LABELS)]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from rarevision.decoding.timeline import Candidates
+from rarevision.decoding.learned import Candidates
 from rarevision.events import Event, runs
 from rarevision.labels import ANATOMY, COLUMN, N_LABELS, REGIONS
 from rarevision.scores import StudyScores
@@ -37,18 +37,20 @@ def _touched(labels: np.ndarray, column: np.ndarray, rows: np.ndarray, value: np
     best = []
     for c in range(len(ANATOMY), N_LABELS):
         mine = column == c
-        first, last, worth = rows[mine, 0], rows[mine, 1], value[mine]
+        first, last, confidence = rows[mine, 0], rows[mine, 1], value[mine]
         for a, b in runs(labels[:, c] == 1):
-            best.append(worth[(first <= b) & (last >= a)].max(initial=0.0))
+            best.append(confidence[(first <= b) & (last >= a)].max(initial=0.0))
     return np.array(best)
 
 
-def recall_cut(labels: list[np.ndarray], outside: list[Candidates], recall: float) -> float:
+def recall_cut(labels: list[np.ndarray], out_of_fold: list[Candidates], recall: float) -> float:
     """The highest confidence at which the mean over studies reaches `recall`; 0 where even the whole list does not.
 
     `labels` uint8 [T, 17] of each study and its candidates out of fold.
     """
-    best = [_touched(y, d.column, d.rows, d.confidence) for y, d in zip(labels, map(distinct, outside), strict=True)]
+    best = [
+        _touched(y, d.column, d.rows, d.confidence) for y, d in zip(labels, map(distinct, out_of_fold), strict=True)
+    ]
     best = [b for b in best if len(b)]
     if not best:
         return 0.0
@@ -58,13 +60,13 @@ def recall_cut(labels: list[np.ndarray], outside: list[Candidates], recall: floa
     return float(value[order][np.searchsorted(np.cumsum(weight[order]), min(recall, 1) - 1e-9)])
 
 
-def share_cut(frames: list[int], outside: list[Candidates], share: float) -> float:
+def share_cut(frames: list[int], out_of_fold: list[Candidates], share: float) -> float:
     """The lowest confidence at which no more than `share` of a study's frames are under listed events, on average.
 
     `frames`: number of frames of each study. NOTHING where the surest candidate already covers more.
     """
     value, cost = [], []
-    for n, found in zip(frames, map(distinct, outside), strict=True):
+    for n, found in zip(frames, map(distinct, out_of_fold), strict=True):
         seen = np.zeros(n, bool)
         for (first, last), confidence in zip(found.rows, found.confidence, strict=True):
             value.append(confidence)

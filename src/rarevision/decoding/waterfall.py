@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from rarevision import config
-from rarevision.decoding import timeline
-from rarevision.decoding.decoder import assign_folds, other_timelines, to_events
-from rarevision.decoding.timeline import Candidates, Timeline
+from rarevision.decoding import learned
+from rarevision.decoding.decoder import assign_folds, other_timelines
+from rarevision.decoding.learned import Candidates, LearnedDecoder
 from rarevision.events import Events
 from rarevision.labels import REGIONS
 from rarevision.scores import StudyScores
 
-Step = Callable[[Timeline, Candidates], Candidates]
+Step = Callable[[LearnedDecoder, Candidates], Candidates]
 
 
-def _silent(fitted: Timeline, found: Candidates) -> Candidates:
-    return found.kept(~fitted.silence(found)[found.column])
+def _silent(fitted: LearnedDecoder, found: Candidates) -> Candidates:
+    return found.kept(~fitted.silent(found)[found.column])
 
 
 def _in_time(found: Candidates) -> Candidates:
@@ -36,36 +36,36 @@ STEPS: tuple[tuple[str, str, bool, Step], ...] = (
 
 def waterfall_fits(
     studies: list[StudyScores], cfg: config.Config, timelines: Mapping[str, np.ndarray] | None = None
-) -> list[tuple[Timeline, list[StudyScores]]]:
-    """Per fold of `cfg.decode`: a timeline, and the studies that it never saw. `timelines` as in `decoding.fit`."""
+) -> list[tuple[LearnedDecoder, list[StudyScores]]]:
+    """Per fold of `cfg.decode`: a decoder, and the studies that it never saw. `timelines` as in `fit_decoder`."""
     folds = assign_folds(studies, cfg.decode.folds, cfg.decode.seed)
     others = list(other_timelines(studies, timelines).values())
     fitted = []
     for k in sorted(set(folds.values())):
-        line, _ = timeline.fit([s for s in studies if folds[s.study] != k], timelines=others)
-        fitted.append((line, [s for s in studies if folds[s.study] == k]))
+        decoder, _ = learned.fit([s for s in studies if folds[s.study] != k], timelines=others)
+        fitted.append((decoder, [s for s in studies if folds[s.study] == k]))
     return fitted
 
 
-def waterfall_steps(fitted: list[tuple[Timeline, list[StudyScores]]]) -> dict[str, Events]:
+def waterfall_steps(fitted: list[tuple[LearnedDecoder, list[StudyScores]]]) -> dict[str, Events]:
     """Events of every study of `fits` after each step; "silence" first."""
     found: dict[str, Events] = {name: {} for name in ("silence", *(s[0] for s in STEPS))}
-    for line, studies in fitted:
+    for decoder, studies in fitted:
         for study in studies:
             found["silence"][study.study] = []
-            present, proposals = line.propose(*line.read(study.probs))
+            present, proposals = decoder.propose(*decoder.place(study.probs))
             for name, compose, doubtful, step in STEPS:
                 kept = proposals if doubtful else [p.sure() for p in proposals]
-                found[name][study.study] = to_events(study.frame, step(line, line.rank(present, kept, compose)))
+                found[name][study.study] = step(decoder, decoder.rank(present, kept, compose)).to_events(study.frame)
     return found
 
 
-def waterfall_probabilities(fitted: list[tuple[Timeline, list[StudyScores]]]) -> dict[str, np.ndarray]:
+def waterfall_probabilities(fitted: list[tuple[LearnedDecoder, list[StudyScores]]]) -> dict[str, np.ndarray]:
     """What the decoder makes of the scores of every study of `fits`: P(label) of each frame, float [T, 17]."""
     found = {}
-    for line, studies in fitted:
+    for decoder, studies in fitted:
         for study in studies:
-            region, rest = line.read(study.probs)
-            present = line.presence.probability(line.structure.presence, region, rest)
+            region, rest = decoder.place(study.probs)
+            present = decoder.presence.probability(decoder.structure.presence, region, rest)
             found[study.study] = np.concatenate([region.posterior, rest.on * present[len(REGIONS) :]], axis=1)
     return found

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_decoding import made_up
 
-from rarevision.decoding import calibration, chains, presence, proposals, regions, structure, timeline
+from rarevision.decoding import calibration, chains, learned, posteriors, presence, proposals, structure
 from rarevision.decoding.chains import Marginals
-from rarevision.decoding.regions import RegionPath
-from rarevision.decoding.timeline import Candidates
+from rarevision.decoding.learned import Candidates
+from rarevision.decoding.posteriors import RegionPath
 from rarevision.labels import N_LABELS
 from rarevision.scores import StudyScores
 
@@ -82,16 +82,16 @@ def test_structure_prefers_what_it_saw():
         y[96:100, 6] = 1  # pylorus at the end of the stomach
         y[500:505, 15] = 1  # polyp in the colon
         timelines.append(y)
-    learned = structure.fit(timelines, np.full(N_LABELS, 0.7))
-    assert learned.presence[15] > 0.9 and learned.presence[16] < 0.1
-    assert learned.onset[15 - 5][4] > 0 > learned.onset[15 - 5][3]
+    found = structure.fit(timelines, np.full(N_LABELS, 0.7))
+    assert found.presence[15] > 0.9 and found.presence[16] < 0.1
+    assert found.onset[15 - 5][4] > 0 > found.onset[15 - 5][3]
     where = structure.contexts(timelines[0][:, :5].argmax(1))
-    assert learned.onset[1][where[96, 1]] > 1 > learned.onset[1][where[500, 1]]
-    np.testing.assert_allclose(learned.transition.sum(2), 1)
-    np.testing.assert_allclose(learned.region_transition.sum(1), 1)
-    assert learned.region_initial.argmax() == 2
+    assert found.onset[1][where[96, 1]] > 1 > found.onset[1][where[500, 1]]
+    np.testing.assert_allclose(found.transition.sum(2), 1)
+    np.testing.assert_allclose(found.region_transition.sum(1), 1)
+    assert found.region_initial.argmax() == 2
     move = structure.N_REGIONS + structure.FADE * np.array([structure.MOVES.index(m) for m in ((2, 3), (3, 2))])
-    assert learned.region_transition[2, move[0]] > learned.region_transition[3, move[1]]
+    assert found.region_transition[2, move[0]] > found.region_transition[3, move[1]]
 
 
 def test_contexts_by_hand():
@@ -107,9 +107,9 @@ def test_expected_path_is_the_best_of_all(seed):
     rng = np.random.default_rng(seed)
     posterior = rng.dirichlet(np.full(5, 0.3), 12)
     posterior[3:7] = np.eye(5)[rng.integers(5)]
-    whole = chains.best_path(posterior, regions.PRICE, np.zeros(5))
-    value = lambda p: posterior[np.arange(12), p].sum() + regions.PRICE[p[:-1], p[1:]].sum()  # noqa: E731
-    assert value(regions.expected_path(posterior)) == pytest.approx(value(whole))
+    whole = chains.best_path(posterior, posteriors.PRICE, np.zeros(5))
+    value = lambda p: posterior[np.arange(12), p].sum() + posteriors.PRICE[p[:-1], p[1:]].sum()  # noqa: E731
+    assert value(posteriors.expected_path(posterior)) == pytest.approx(value(whole))
 
 
 def misread(studies, stretches, seed=0):
@@ -127,13 +127,13 @@ def misread(studies, stretches, seed=0):
 def test_regions_that_are_misread_for_long_are_believed_less():
     """On clear scores the evidence stands as it is; where whole stretches are misread, it is taken for less."""
     sharp = made_up(6, gain=10.0)
-    clear, _ = timeline.fit(sharp, folds=3)
-    doubtful, _ = timeline.fit(misread(sharp, 3), folds=3)
-    assert clear.calibration.trust == 1.0 > doubtful.calibration.trust
-    full = dataclasses.replace(doubtful.calibration, trust=1.0)
+    clear, _ = learned.fit(sharp, folds=3)
+    doubtful, _ = learned.fit(misread(sharp, 3), folds=3)
+    assert clear.calibration.region_weight == 1.0 > doubtful.calibration.region_weight
+    full = dataclasses.replace(doubtful.calibration, region_weight=1.0)
     probs = sharp[0].probs
-    expected = doubtful.calibration.trust * regions.evidence(full, probs)
-    np.testing.assert_allclose(regions.evidence(doubtful.calibration, probs), expected, rtol=1e-5, atol=1e-5)
+    expected = doubtful.calibration.region_weight * posteriors.region_evidence(full, probs)
+    np.testing.assert_allclose(posteriors.region_evidence(doubtful.calibration, probs), expected, rtol=1e-5, atol=1e-5)
 
 
 def still(frames, on):
@@ -197,20 +197,19 @@ def test_a_sure_region_that_is_often_wrong_is_doubted():
         truth[k, [3, 4]] = k % 4 >= 2, k % 2
         truth[k, 0] = k % 4 < 2
     priors = np.tile(np.where(np.arange(N_LABELS) < 5, 0.5, 0.1), (40, 1))
-    usual, here, rest = presence.fit_presence(priors, studies, truth)
-    model = dataclasses.replace(presence.unknown(), usual=usual, region=here, present=rest)
+    model = presence.fit_presence(priors, studies, truth)
     sure = model.probability(priors[0], *studies[0])
     assert sure[1] < 0.1 and 0.6 < sure[4] < 0.95  # two of three regions that seem sure are there
 
 
-def test_caution_by_hand():
+def test_ap_factor_by_hand():
     """Three present findings expected to earn 0.5 each earn nothing: (1 + 0) / (1 + 1.5); no landmark: 1."""
     rows = [np.zeros((0, 2), np.int64)] * N_LABELS
     there = [np.array([[0, 4]]) if c >= 14 else rows[c] for c in range(N_LABELS)]
     wrong = Candidates(np.array([15]), np.array([[50, 60]]), np.ones(1), np.full(N_LABELS, 0.5), np.ones(N_LABELS))
-    np.testing.assert_allclose(timeline._caution([wrong], [there]), [1, 1, 1, 0.4])
+    np.testing.assert_allclose(presence.fit_ap_factor([wrong], [there]), [1, 1, 1, 0.4])
     right = dataclasses.replace(wrong, rows=np.array([[0, 4]]))
-    np.testing.assert_allclose(timeline._caution([right], [there]), [1, 1, 1, 2 / 2.5])
+    np.testing.assert_allclose(presence.fit_ap_factor([right], [there]), [1, 1, 1, 2 / 2.5])
 
 
 def test_hit_rows_by_hand():
