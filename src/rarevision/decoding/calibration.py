@@ -53,7 +53,7 @@ class Calibration:
     region_weight: float = 1.0  # factor on the regions' evidence (see `posteriors.fit_region_weight`)
 
     def evidence(self, probs: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Log-likelihood of each label state against the state `off, and off for long`, float32 [T, len(columns), STATES], in nats."""
+        """Log-likelihood of each label state against the state "off for long", float32 [T, len(columns), STATES], nats."""
         x = subtract_baseline(logits(probs[:, columns], self.limits), columns)
         out = np.empty((*x.shape, STATES), np.float32)
         for i, c in enumerate(columns):
@@ -206,7 +206,8 @@ def _densities(e: np.ndarray, state: np.ndarray, gain: float, share: float) -> t
 def _excess(parts: list[np.ndarray], mean: np.ndarray, scale: np.ndarray, freedom: float) -> tuple[np.ndarray, ...]:
     """Span of the bins and what the curves lack or have too much there, [BINS, STATES], rounded to 0.001.
 
-    0 for a state whose curve is hardly worse: where half of the frames' excess gains less than MIN_GAIN on the other half.
+    0 for a state whose curve is hardly worse: where half of the frames' excess gains less than MIN_GAIN on the other
+    half.
     """
     pooled = np.concatenate(parts)
     low, high = np.quantile(pooled, [0.001, 0.999])

@@ -70,7 +70,7 @@ class LearnedDecoder:
         return found.kept(~self.silent(found)[found.column]).to_events(frame)
 
     def candidates(self, probs: np.ndarray, compose: str = "auto") -> Candidates:
-        """Steps 1 to 5. `compose`: whole runs (`per_label`), pieces cut by label set (`label_set`), or both (`auto`)."""
+        """Steps 1 to 5. `compose`: whole runs (`per_label`), pieces cut by label set (`label_set`) or both (`auto`)."""
         region, others = self.place(probs)
         present, proposals = self.propose(region, others)
         return self.rank(present, proposals, compose)

@@ -99,7 +99,7 @@ def fit_region_weight(studies: list[StudyScores], unseen: list[tuple[Calibration
     """
     some = range(0, len(studies), -(-len(studies) // WEIGHT_STUDIES))
     evidence = [region_evidence(unseen[i][0], studies[i].probs) for i in some]
-    truth = [studies[i].labels[:, :N_REGIONS].argmax(1) for i in some]
+    truth = [np.asarray(studies[i].labels)[:, :N_REGIONS].argmax(1) for i in some]
     best, chosen = -np.inf, REGION_WEIGHTS[0]
     for weight in REGION_WEIGHTS:
         likely = 0.0

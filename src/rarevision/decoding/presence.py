@@ -130,7 +130,7 @@ def logistic(
 
 
 def fit_presence(priors: np.ndarray, placed: list[tuple[RegionPath, Marginals]], occurs: np.ndarray) -> Presence:
-    """P(present) from the posteriors of V studies; `priors` float and `occurs` bool [V, 17]. Hits are not learned yet."""
+    """P(present) from the posteriors of V studies; `priors` float and `occurs` bool [V, 17]. Hits are learned later."""
     absent = fit_absent_evidence([found for _, found in placed], occurs[:, N_REGIONS:])
     sides = (
         (slice(0, N_REGIONS), [region_features(region) for region, _ in placed]),
