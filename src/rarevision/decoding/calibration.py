@@ -53,7 +53,7 @@ class Calibration:
     region_weight: float = 1.0  # factor on the regions' evidence (see `posteriors.fit_region_weight`)
 
     def evidence(self, probs: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Log-likelihood of each label state against the state "off for long", float32 [T, len(columns), STATES], nats."""
+        """Log-likelihood of each label state against the state "off for long", float32 [T, columns, STATES], nats."""
         x = subtract_baseline(logits(probs[:, columns], self.limits), columns)
         out = np.empty((*x.shape, STATES), np.float32)
         for i, c in enumerate(columns):
