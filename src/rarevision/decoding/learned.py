@@ -24,36 +24,11 @@ from rarevision.decoding.calibration import Calibration
 from rarevision.decoding.chains import Marginals
 from rarevision.decoding.posteriors import RegionPath
 from rarevision.decoding.presence import Presence
-from rarevision.decoding.proposals import RUN_LEVELS, Proposals, propose, truth_rows
+from rarevision.decoding.proposals import RUN_LEVELS, Candidates, Proposals, propose, truth_rows
 from rarevision.decoding.structure import N_REGIONS, Structure
 from rarevision.events import Event
-from rarevision.labels import LABELS, N_LABELS
+from rarevision.labels import N_LABELS
 from rarevision.scores import StudyScores
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Ranked candidate events of one study, the most confident first."""
-
-    column: np.ndarray  # int [n] label of each candidate
-    rows: np.ndarray  # int [n, 2] first and last row, inclusive
-    hit: np.ndarray  # float [n] probability that the candidate matches a true event, if the label is present
-    ap: np.ndarray  # float [17] average precision expected of each label's candidates, if the label is present
-    present: np.ndarray  # float [17] probability that the label occurs in the study
-
-    @property
-    def confidence(self) -> np.ndarray:
-        return self.hit * self.present[self.column]
-
-    def kept(self, keep: np.ndarray) -> "Candidates":
-        return dataclasses.replace(self, column=self.column[keep], rows=self.rows[keep], hit=self.hit[keep])
-
-    def to_events(self, frame: np.ndarray) -> list[Event]:
-        """The candidates as events, in their order; `frame` int [T] gives the rows' frame numbers."""
-        frame = np.asarray(frame, np.int64)
-        last = np.append(frame[1:] - 1, frame[-1:])  # an event lasts until the next scored frame begins
-        starts, ends = frame[self.rows[:, 0]].tolist(), last[self.rows[:, 1]].tolist()
-        return [Event(s, e, (LABELS[c],)) for s, e, c in zip(starts, ends, self.column.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,15 @@ counts at hits only. So the number of events is decided by rank, and the decisio
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rarevision.decoding.chains import Marginals
 from rarevision.decoding.posteriors import RegionPath
-from rarevision.decoding.proposals import N_FEATURES, Proposals
+from rarevision.decoding.proposals import N_FEATURES, Candidates, Proposals
 from rarevision.decoding.structure import N_REGIONS
 from rarevision.labels import N_LABELS
 from rarevision.scoring import event_ap
-
-if TYPE_CHECKING:
-    from rarevision.decoding.learned import Candidates
 
 GROUP = np.array([0, 0, 1, 1, 1, 2, 2, 2, *[3] * 9])  # mouth, esophagus | long regions | landmarks | findings
 PRIOR_AP = 1.0  # AP added to both sides of the ratio earned / expected, so that few examples move it little
@@ -192,7 +188,7 @@ def expected_ap(hits: np.ndarray) -> float:
     return float((hits * np.cumsum(hits) / np.arange(1, len(hits) + 1)).sum() / max(hits.sum(), 1.0))
 
 
-def fit_ap_factor(candidates: list["Candidates"], truths: list[list[np.ndarray]]) -> np.ndarray:
+def fit_ap_factor(candidates: list[Candidates], truths: list[list[np.ndarray]]) -> np.ndarray:
     """Factor [4] on the expected AP of each group: what present labels earned out of fold over what was expected."""
     expected, earned = np.full((2, 4), PRIOR_AP)
     for found, truth in zip(candidates, truths, strict=True):

@@ -5,6 +5,8 @@ decoded label begins or ends. Runs: stretches in which a label's posterior excee
 that doubtful events and wider or narrower bounds of sure ones are there too, for further down the ranking.
 """
 
+import dataclasses
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +14,8 @@ import numpy as np
 from rarevision.decoding.chains import Marginals
 from rarevision.decoding.posteriors import RegionPath
 from rarevision.decoding.structure import N_REGIONS
-from rarevision.events import runs
-from rarevision.labels import N_LABELS
+from rarevision.events import Event, runs
+from rarevision.labels import LABELS, N_LABELS
 
 RUN_LEVELS = (0.5, 0.2, 0.05, 0.01)
 N_FEATURES = 12
@@ -110,3 +112,28 @@ def truth_rows(labels: np.ndarray) -> list[np.ndarray]:
     change = np.append(0, np.flatnonzero((labels[1:] != labels[:-1]).any(1)) + 1)
     until = np.append(change[1:], len(labels)) - 1
     return [np.stack([change, until], 1)[labels[change, c] == 1] for c in range(N_LABELS)]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Ranked candidate events of one study, the most confident first."""
+
+    column: np.ndarray  # int [n] label of each candidate
+    rows: np.ndarray  # int [n, 2] first and last row, inclusive
+    hit: np.ndarray  # float [n] probability that the candidate matches a true event, if the label is present
+    ap: np.ndarray  # float [17] average precision expected of each label's candidates, if the label is present
+    present: np.ndarray  # float [17] probability that the label occurs in the study
+
+    @property
+    def confidence(self) -> np.ndarray:
+        return self.hit * self.present[self.column]
+
+    def kept(self, keep: np.ndarray) -> "Candidates":
+        return dataclasses.replace(self, column=self.column[keep], rows=self.rows[keep], hit=self.hit[keep])
+
+    def to_events(self, frame: np.ndarray) -> list[Event]:
+        """The candidates as events, in their order; `frame` int [T] gives the rows' frame numbers."""
+        frame = np.asarray(frame, np.int64)
+        last = np.append(frame[1:] - 1, frame[-1:])  # an event lasts until the next scored frame begins
+        starts, ends = frame[self.rows[:, 0]].tolist(), last[self.rows[:, 1]].tolist()
+        return [Event(s, e, (LABELS[c],)) for s, e, c in zip(starts, ends, self.column.tolist(), strict=True)]

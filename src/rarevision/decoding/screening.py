@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from rarevision.decoding.learned import Candidates
+from rarevision.decoding.proposals import Candidates
 from rarevision.events import Event, runs
 from rarevision.labels import ANATOMY, COLUMN, N_LABELS, REGIONS
 from rarevision.scores import StudyScores

@@ -7,7 +7,8 @@ import numpy as np
 from rarevision import config
 from rarevision.decoding import learned
 from rarevision.decoding.decoder import assign_folds, other_timelines
-from rarevision.decoding.learned import Candidates, LearnedDecoder
+from rarevision.decoding.learned import LearnedDecoder
+from rarevision.decoding.proposals import Candidates
 from rarevision.events import Events
 from rarevision.labels import REGIONS
 from rarevision.scores import StudyScores
