@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from rarevision.events import Event, EventsError, from_labels, read_events, to_labels, write_events
 from rarevision.labels import ANATOMY, COLUMN, FINDINGS, LABELS, REGIONS
 from rarevision.run import command
-from rarevision.scoring import bootstrap_intervals, compare_reports, event_ap, matching, score_events, score_sources
-from rarevision.scoring.intervals import MIN_STUDIES
-from rarevision.scoring.matching import flatten, touches, workload
-from rarevision.scoring.report import score
+from rarevision.scoring import bootstrap_intervals, compare_reports, event_ap, matching, score_events
+from rarevision.scoring.bootstrap import MIN_STUDIES
+from rarevision.scoring.matching import flatten
+from rarevision.scoring.reader import touches
 
 TIMELINES = Path(__file__).parents[3] / "shared" / "timelines"
 needs_timelines = pytest.mark.skipif(not TIMELINES.exists(), reason="the real timelines are not here")
@@ -37,6 +37,12 @@ def literal_ap(truth, predicted, threshold):
     return total / len(truth)
 
 
+def score(truth, prediction, threshold):
+    """mAP over all studies and of each, from the report."""
+    full = score_events(truth, prediction, thresholds=[threshold])
+    return full.score[0], dict(zip(full.studies, full.per_study[0], strict=True))
+
+
 def literal_score(truth, prediction, threshold):
     videos = {}
     for study in truth:
@@ -53,7 +59,7 @@ event = st.builds(
     lambda start, length, labels: Event(start, start + length, tuple(labels)),
     st.integers(0, 14),
     st.integers(0, 9),
-    st.lists(st.sampled_from(("mouth", "colon", "ulcer")), max_size=3),
+    st.lists(st.sampled_from(("mouth", "colon", "ulcer", "polyp")), max_size=3),
 )
 two = st.lists(st.sampled_from("abc"), min_size=1, unique=True).flatmap(
     lambda ids: st.tuples(*[st.fixed_dictionaries({i: st.lists(event, max_size=9) for i in ids})] * 2)
@@ -192,7 +198,7 @@ def test_reader_by_hand():
     anatomy = full.reader("anatomy")
     assert anatomy["recall"] == 2 / 4 and anatomy["offset error mean"] == 5 and anatomy["false events"] == 0
     # Proposals in file order: a looks at 12, 10, 10 frames, b at 5; ulcer is found by the first, polyp by the third.
-    assert full.found.tolist() == [0, 1, 1, 2] and full.looked.tolist() == [0, 17, 27, 37]
+    assert [x.tolist() for x in full.workload] == [[0, 1, 1, 2], [0, 17, 27, 37]]
     assert full.frames_for_recall(0.5) == 17 / 300 and full.frames_for_recall(0.9) == 37 / 300
     silent = score_events(TRUTH, {"a": [], "b": []})
     assert silent.frames_for_recall(0.5) is None
@@ -204,8 +210,8 @@ def test_nothing_at_all():
     full = score_events({"a": []}, {"a": []})
     assert full.score == (1, 1) == full.silence and full.empty == 1
     assert np.isnan(full.mean(present_only=True)).all()
-    json.dumps(full.as_dict(), allow_nan=False)
-    assert "score" in full.table() and "nan" not in full.table()
+    assert json.loads(full.to_json({}))["mAP@0.5"] == 1
+    assert "score" in full.to_text({}) and "nan" not in full.to_text({})
     assert full.reader()["false per 1000 frames"] is None
     with pytest.raises(EventsError, match="no videos"):
         score_events({}, {})
@@ -215,7 +221,7 @@ def test_nothing_at_all():
 def test_what_the_score_is_made_of(pair):
     truth, prediction = pair
     full = score_events(truth, prediction)
-    table = score_sources(full)
+    table = full.sources()
     assert table.sum().tolist() == pytest.approx([*full.score, 1])
     assert table.loc["silence"].tolist() == pytest.approx([*full.silence, full.empty])
     assert (table["mAP@0.5"] <= table["possible"] + 1e-12).all()
@@ -244,7 +250,7 @@ def test_counts_and_workload_equal_loops(pair):
             for i, (g, name) in enumerate((t, x) for t in truth[study] for x in t.labels if x in FINDINGS):
                 if name in proposal.labels and g.start <= proposal.end and proposal.start <= g.end:
                     found_by.setdefault((study, i), n)
-    found, looked = workload(truth, prediction, tuple(truth))
+    found, looked = full.workload
     steps = range(len(found))
     assert found.tolist() == [sum(n <= k for n in found_by.values()) for k in steps]
     assert looked.tolist() == [sum(n <= k for n in seen.values()) for k in steps]

@@ -13,7 +13,7 @@ from PIL import Image
 from rarevision.events import Event, read_events
 from rarevision.labels import LABELS
 from rarevision.run import command
-from rarevision.scoring.submission import SubmissionError, check_submission, check_submission_file, write_submission
+from rarevision.scoring.submission import SubmissionError, check_submission, find_faults, write_submission
 
 FRAMES = {"navi_1": np.arange(49, 80), "navi_2": (371, 400)}
 
@@ -25,12 +25,12 @@ def good() -> dict:
 
 
 def test_a_good_document_passes():
-    events, faults = check_submission(good(), FRAMES)
+    events, faults = find_faults(good(), FRAMES)
     assert faults == [] and list(events) == ["navi_1", "navi_2"] and len(events["navi_1"]) == 4
     document = good()
     document["videos"].reverse()  # in any order
     document["videos"][0]["events"] = [{"start": 371, "end": 400, "label": []}]  # no label, as the organisers write it
-    assert check_submission(document, FRAMES)[1] == []
+    assert find_faults(document, FRAMES)[1] == []
 
 
 def video(number: int = 0, **changes):
@@ -108,7 +108,7 @@ def test_each_kind_of_fault_is_listed_once_with_its_place(kind):
     change, (study, number, reason) = FAULTS[kind]
     document = good()
     change(document)
-    _, faults = check_submission(document, FRAMES)
+    _, faults = find_faults(document, FRAMES)
     assert len(faults) == 1, [str(f) for f in faults]
     assert (faults[0].video, faults[0].event) == (study, number) and reason in faults[0].reason
     text = str(faults[0])
@@ -117,7 +117,7 @@ def test_each_kind_of_fault_is_listed_once_with_its_place(kind):
 
 @pytest.mark.parametrize("value", [None, [], "x", 3, {"videos": None}, {"videos": [None, {}, {"video_id": 3}]}])
 def test_other_documents_are_faults_too(value):
-    assert check_submission(value, FRAMES)[1]
+    assert find_faults(value, FRAMES)[1]
 
 
 def test_all_faults_at_once():
@@ -125,7 +125,7 @@ def test_all_faults_at_once():
     for kind in ("video unknown", "label a string", "unknown key on top"):
         FAULTS[kind][0](document)
     event(0, start=50.5, end=99, label=["moth", "mouth"])(document)
-    faults = check_submission(document, FRAMES)[1]
+    faults = find_faults(document, FRAMES)[1]
     assert [(f.video, f.event) for f in faults] == [
         ("", None),
         ("navi_1", 1),
@@ -137,14 +137,14 @@ def test_all_faults_at_once():
 
 def test_videos_are_listed_in_file_order():
     ids = [f"other {i}" for i in range(20)]
-    faults = check_submission({"videos": [{"video_id": i, "events": []} for i in ids]}, FRAMES)[1]
+    faults = find_faults({"videos": [{"video_id": i, "events": []} for i in ids]}, FRAMES)[1]
     assert [f.video for f in faults] == [*ids, "navi_1", "navi_2"]
 
 
 def test_nearest_video_is_named():
     document = good()
     document["videos"][0]["video_id"] = "navi1"
-    reasons = [f.reason for f in check_submission(document, FRAMES)[1]]
+    reasons = [f.reason for f in find_faults(document, FRAMES)[1]]
     assert "'navi1' is not a video of the test set; did you mean 'navi_1'?" in reasons and len(reasons) == 2
 
 
@@ -169,7 +169,7 @@ valid = st.fixed_dictionaries(
 def test_valid_events_are_written_and_read_back(tmp_path_factory, events):
     path = tmp_path_factory.mktemp("submission") / "name.v1.json"
     manifest = write_submission(path, events, FRAMES, {"config": "demo"})
-    assert read_events(path) == events and check_submission_file(path, FRAMES) == (events, [])
+    assert read_events(path) == events and check_submission(path, FRAMES) == (events, [])
     facts = json.loads(manifest.read_text())
     assert manifest.name == "name.v1.manifest.json" and facts["file"] == path.name
     assert facts["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -233,7 +233,7 @@ def test_mutated_documents_never_crash(changes):
             del node[key]
         else:
             node[key] = copy.deepcopy(value)
-    events, faults = check_submission(document, FRAMES)
+    events, faults = find_faults(document, FRAMES)
     for fault in faults:
         assert 0 < len(str(fault)) < 600 and "\n" not in str(fault)
         str(fault).encode()

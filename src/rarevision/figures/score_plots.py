@@ -10,8 +10,8 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import precision_recall_curve
 
 from rarevision.figures.plots import BLUE, GREY, GROUP_COLOUR, ORANGE
-from rarevision.labels import COLUMN, LABELS
-from rarevision.scoring import GROUPS, Report, score_sources
+from rarevision.labels import ANATOMY, COLUMN, FINDINGS, LABELS
+from rarevision.scoring import Report
 
 
 def precision_recall(probs: np.ndarray, labels: np.ndarray, title: str) -> Figure:
@@ -59,7 +59,7 @@ def sources(reports: dict, title: str) -> Axes:
     colours = {"silence": "#CCCCCC", "anatomy": BLUE, "findings": ORANGE}
     rows: list[str] = []
     for method, report in reports.items():
-        table = score_sources(report)
+        table = report.sources()
         for name in report.names():
             left = 0.0
             for part, value in table[name].items():
@@ -115,8 +115,8 @@ def waterfall(steps: dict[str, Report], title: str) -> Figure:
 def reliability(labels: np.ndarray, stated: dict[str, np.ndarray], title: str) -> Figure:
     """Share of frames that show a label against the probability stated for it, [N, 17] each, with the Brier score."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True)
-    for ax, group in zip(axes, ("anatomy", "findings"), strict=True):
-        columns = GROUPS[group]
+    for ax, (group, names) in zip(axes, {"anatomy": ANATOMY, "findings": FINDINGS}.items(), strict=True):
+        columns = [COLUMN[name] for name in names]
         ax.plot([0, 1], [0, 1], color="black", lw=0.8, ls="--")
         y = labels[:, columns].ravel()
         for (name, p), colour, marker in zip(stated.items(), (ORANGE, BLUE), "so", strict=True):

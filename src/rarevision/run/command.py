@@ -28,11 +28,10 @@ from rarevision.run import pipeline
 from rarevision.scores import read_studies
 from rarevision.scoring import (
     bootstrap_intervals,
-    check_submission_file,
+    check_submission,
     compare_reports,
     describe_submission,
     score_events,
-    shown_tables,
 )
 from rarevision.training import predict_in_run, train_in_run
 
@@ -117,7 +116,7 @@ def score(
         extra["intervals over studies"] = bootstrap_intervals(reports[0], bootstrap)
     if versus:
         extra[f"difference to {versus}"] = compare_reports(reports[0], reports[1], bootstrap or 2000)
-    print(shown_tables(reports[0], extra, as_json))
+    print(reports[0].to_json(extra) if as_json else reports[0].to_text(extra))
     return 0
 
 
@@ -139,7 +138,7 @@ def check(
     except (UserError, OSError) as error:
         print(f"error: the test frames cannot be read: {error}", file=sys.stderr)
         return 2
-    events, faults = check_submission_file(file, known)
+    events, faults = check_submission(file, known)
     if not faults:
         print(f"OK: {file}: {describe_submission(events)}")
         return 0

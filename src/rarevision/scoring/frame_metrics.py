@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
 from rarevision.labels import LABELS
 from rarevision.scores import StudyScores
+from rarevision.scoring.bootstrap import draw_studies, limits
 
 MAX_STEPS = 2048  # distinct positive scores kept per class in the bootstrap; beyond, as many of their quantiles
 VALUES = ("AP", "AUC", "F1", "precision", "recall")
@@ -26,17 +27,13 @@ def frame_ap(labels: np.ndarray, probs: np.ndarray) -> np.ndarray:
 
 
 def frame_table(
-    studies: Sequence[StudyScores],
-    thresholds: np.ndarray | None = None,
-    resamples: int = 500,
-    level: float = 0.95,
-    seed: int = 0,
+    studies: Sequence[StudyScores], thresholds: np.ndarray | None = None, resamples: int = 500, seed: int = 0
 ) -> pd.DataFrame:
     """One line per label over all frames of the studies; `thresholds` float [17] (0.5 each if None) decide F1,
     precision and recall (`probs >= threshold`).
 
     Columns: support (positive frames), studies (that have some), baseline (the label's share of frames: the AP of a
-    random ranking), AP with low and high of its `level` interval, AUC, F1, precision, recall with theirs (`AUC low`,
+    random ranking), AP with low and high of its 95 % interval, AUC, F1, precision, recall with theirs (`AUC low`,
     ...), note. `.attrs`: "mean AP" over the labels with positive frames, and its interval "low", "high".
     """
     thresholds = np.full(len(LABELS), 0.5) if thresholds is None else np.asarray(thresholds)
@@ -45,53 +42,37 @@ def frame_table(
             raise ValueError(f"study {s.study} has no labels: frame metrics need truth")
     labels, probs = (np.concatenate([getattr(s, kind) for s in studies]) for kind in ("labels", "probs"))
     study = np.repeat(np.arange(len(studies)), [len(s.frame) for s in studies])
-    draws = np.random.default_rng(seed).multinomial(len(studies), np.full(len(studies), 1 / len(studies)), resamples)
+    draws = draw_studies(len(studies), resamples, seed)
     lines, samples = [], []
     for c, name in enumerate(LABELS):
         y, p = labels[:, c] > 0, probs[:, c]
-        holders = len(np.unique(study[y]))
-        line = {"label": name, "support": int(y.sum()), "studies": holders, "baseline": y.mean(), "note": ""}
-        if not y.any():
-            lines.append(line | dict.fromkeys(VALUES, np.nan) | {"note": "no positive frames: not defined"})
-            samples.append(np.full(resamples, np.nan))
-            continue
         hit = p >= thresholds[c]
-        tp, fp, fn = (hit & y).sum(), (hit & ~y).sum(), (~hit & y).sum()
-        line |= {
-            "AP": average_precision_score(y, p),
-            "AUC": np.nan if y.all() else roc_auc_score(y, p),
-            "F1": 2 * tp / (2 * tp + fp + fn),
-            "precision": tp / (tp + fp) if tp + fp else np.nan,
-            "recall": tp / (tp + fn),
-        }
-        resampled = _resample(y, p, hit, study, draws)
-        samples.append(resampled["AP"])
-        if holders < 2:
-            line["note"] = "positives in one study only: no interval"
+        holders, notes = len(np.unique(study[y])), []
+        line = {"label": name, "support": int(y.sum()), "studies": holders, "baseline": y.mean()}
+        if not holders:
+            notes.append("no positive frames: not defined")
         else:
-            for value in VALUES:
-                line[f"{value} low"], line[f"{value} high"] = _interval(resampled[value], level)
-        if not tp + fp:
-            line["note"] = "; ".join(filter(None, ["nothing reaches the threshold", line["note"]]))
-        lines.append(line)
-    order = ["support", "studies", "baseline"]
-    for value in VALUES:
-        order += [value, f"{value} low", f"{value} high"]
-    found = pd.DataFrame(lines).set_index("label").reindex(columns=[*order, "note"])
+            precision, recall, f1, _ = precision_recall_fscore_support(y, hit, average="binary", zero_division=np.nan)
+            line |= {"AP": average_precision_score(y, p), "AUC": np.nan if y.all() else roc_auc_score(y, p)}
+            line |= {"F1": f1, "precision": precision, "recall": recall}
+            resampled = _resample(y, p, hit, study, draws)
+            samples.append(resampled["AP"])
+            if not hit.any():
+                notes.append("nothing reaches the threshold")
+            if holders == 1:
+                notes.append("positives in one study only: no interval")
+            else:
+                low, high = limits(np.stack([resampled[value] for value in VALUES], axis=1))
+                line |= {f"{value} low": x for value, x in zip(VALUES, low, strict=True)}
+                line |= {f"{value} high": x for value, x in zip(VALUES, high, strict=True)}
+        lines.append(line | {"note": "; ".join(notes)})
+    columns = [f"{value}{limit}" for value in VALUES for limit in ("", " low", " high")]
+    found = pd.DataFrame(lines).set_index("label").reindex(columns=["support", "studies", "baseline", *columns, "note"])
     found = found.rename(columns={"AP low": "low", "AP high": "high"})
-    defined = ~np.isnan(samples)
-    means = np.nansum(samples, 0)[defined.any(0)] / defined.sum(0)[defined.any(0)]
-    low, high = _interval(means, level)
-    found.attrs = {"mean AP": float(found["AP"].mean()), "low": low, "high": high}
+    means = np.ma.masked_invalid(np.reshape(samples, (-1, resamples))).mean(axis=0).filled(np.nan)
+    low, high = limits(means[:, None]).ravel()
+    found.attrs = {"mean AP": float(found["AP"].mean()), "low": float(low), "high": float(high)}
     return found
-
-
-def _interval(values: np.ndarray, level: float) -> tuple[float, float]:
-    values = values[~np.isnan(values)]  # resamples in which the value is not defined
-    if not len(values):
-        return np.nan, np.nan
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def _resample(

@@ -1,10 +1,12 @@
-"""The matching: which predicted event takes which true one, and what each pair of study and label earns for it.
+"""Which predicted event takes which true one, and the average precision (AP) that each study and label earns for it.
 
-The challenge's rule. tIoU of two inclusive intervals = shared frames / frames in either. For one study and label, walk
-the predictions in file order; each takes the first truth event, in file order, that is still free and has tIoU >=
-threshold. AP = sum over hits of (hits so far / predictions so far) / number of truth events; without truth events 1 if
-nothing is predicted, else 0. Results are equal to the literal rule, to the last bit: the same integer frame counts are
-divided and the same sums taken in the same order. Only the search is faster: candidates come from two binary searches.
+The challenge's rule. The temporal intersection over union (tIoU) of two events is the number of frames in both, divided
+by the number of frames in either. For one study and label, walk the predicted events in file order; each takes the
+first true event, in file order, that is still free and has tIoU >= threshold. AP is the sum over hits of (hits so far /
+predictions so far), divided by the number of true events. Without true events it is 1 if nothing is predicted, else 0.
+
+Results equal this rule, written as loops, to the last bit: the same integer frame counts are divided and the same sums
+taken in the same order. Only the search is faster: two binary searches find the true events that are worth comparing.
 """
 
 from collections.abc import Sequence
@@ -13,47 +15,59 @@ from operator import itemgetter
 
 import numpy as np
 
-from rarevision.events import MAX_FRAME, Event, Events, EventsError
-from rarevision.labels import COLUMN, FINDINGS, N_LABELS
+from rarevision.events import MAX_FRAME, Events, EventsError
+from rarevision.labels import COLUMN, N_LABELS
 
 SPAN = 1 << 32  # more than any frame number: pair * SPAN + frame sorts by pair, then by frame
-CROWD = 16  # candidates of one prediction; truth of one label overlaps so much in no real timeline
+CROWD = 16  # true events that one prediction is compared with at most; in real timelines fewer of one label overlap
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """One row per event and label, by `pair` = study * 17 + label, and in file order within a pair; int64 [N] each."""
+    """Events as arrays, int64 [N] each: one row per event and label, sorted by `pair`, in file order within a pair."""
 
-    pair: np.ndarray
+    pair: np.ndarray  # study * 17 + label
     start: np.ndarray
-    end: np.ndarray
+    end: np.ndarray  # inclusive
+    event: np.ndarray  # position among the events of all studies
 
     def __len__(self) -> int:
         return len(self.pair)
 
+    def __getitem__(self, rows: np.ndarray | slice) -> "Intervals":
+        return Intervals(self.pair[rows], self.start[rows], self.end[rows], self.event[rows])
+
+
+def check_studies(truth: Events, prediction: Events) -> None:
+    """Refuse events that do not name the same studies, or none."""
+    if not truth:
+        raise EventsError("the truth has no videos")
+    sides = ("the prediction lacks", truth, prediction), ("the truth does not have", prediction, truth)
+    said = []
+    for what, has, lacks in sides:
+        ids = sorted(has.keys() - lacks.keys())
+        said += [f"{what} {', '.join(ids[:5])}{', ...' * (len(ids) > 5)}"] if ids else []
+    if said:
+        raise EventsError(f"videos differ: {'; '.join(said)}")
+
 
 def flatten(events: Events, studies: Sequence[str]) -> Intervals:
     """The events of `studies` as intervals; an event counts once for each name in its label list."""
-    rows = [row for study in studies for row in events[study]]
-    if not rows:
-        return Intervals(*np.zeros((3, 0), np.int64))
-    starts, ends = (np.fromiter(map(itemgetter(i), rows), np.int64, len(rows)) for i in (0, 1))
-    sets: dict[tuple[str, ...], int] = {}
-    which = np.fromiter((sets.setdefault(row[2], len(sets)) for row in rows), np.int64, len(rows))
-    size = np.array([len(labels) for labels in sets])
-    columns = np.array([COLUMN[name] for labels in sets for name in labels], np.int64)
-    times = size[which]
-    row = np.repeat(np.arange(len(rows)), times)
-    within = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
-    column = columns[(np.cumsum(size) - size)[which][row] + within]
+    listed = [event for study in studies for event in events[study]]
+    if not listed:
+        return Intervals(*np.zeros((4, 0), np.int64))
+    starts, ends = (np.fromiter(map(itemgetter(i), listed), np.int64, len(listed)) for i in (0, 1))
+    wrong = (starts < 0) | (starts > ends) | (ends > MAX_FRAME)
     study = np.repeat(np.arange(len(studies)), [len(events[s]) for s in studies])
-    pair = study[row] * N_LABELS + column
+    if wrong.any():
+        n = int(wrong.argmax())
+        raise EventsError(f"study {studies[study[n]]}: {listed[n]} needs 0 <= start <= end <= {MAX_FRAME}")
+    names = [event.labels for event in listed]
+    event = np.repeat(np.arange(len(listed)), list(map(len, names)))
+    column = np.fromiter((COLUMN[name] for labels in names for name in labels), np.int64, len(event))
+    pair = study[event] * N_LABELS + column
     order = np.argsort(pair, kind="stable")
-    start, end = starts[row[order]], ends[row[order]]
-    if ((start < 0) | (start > end) | (end > MAX_FRAME)).any():
-        n = int(row[order][np.argmax((start < 0) | (start > end) | (end > MAX_FRAME))])
-        raise EventsError(f"study {studies[study[n]]}: {rows[n]} needs 0 <= start <= end <= {MAX_FRAME}")
-    return Intervals(pair[order], start, end)
+    return Intervals(pair, starts[event], ends[event], event)[order]
 
 
 def _tiou(truth: Intervals, g: np.ndarray, predicted: Intervals, p: np.ndarray | int) -> np.ndarray:
@@ -63,10 +77,10 @@ def _tiou(truth: Intervals, g: np.ndarray, predicted: Intervals, p: np.ndarray |
 
 
 def match(truth: Intervals, predicted: Intervals, thresholds: Sequence[float]) -> np.ndarray:
-    """Row of the truth event that each prediction takes, -1 for a miss; int64 [len(thresholds), len(predicted)].
+    """Row of the true event that each prediction takes, -1 for a miss; int64 [len(thresholds), len(predicted)].
 
     tIoU >= 0.5 means that the shared frames are at least half of the prediction, hence include one of its two middle
-    frames; so only truth events over these are looked at: at most two where truth events do not overlap.
+    frames; so only true events over these are looked at: at most two where true events do not overlap.
     """
     if not all(0 < t <= 1 for t in thresholds):
         raise ValueError(f"tIoU thresholds must lie in (0, 1], not {tuple(thresholds)}")
@@ -83,8 +97,31 @@ def match(truth: Intervals, predicted: Intervals, thresholds: Sequence[float]) -
     low = np.searchsorted(reach, predicted.pair * SPAN + left, "left")
     count = np.maximum(np.searchsorted(opens, predicted.pair * SPAN + right, "right") - low, 0)
 
-    crowded = np.unique(predicted.pair[count > CROWD])  # many truth events over one place: all are compared instead
-    for pair in crowded.tolist():
+    crowded = np.unique(predicted.pair[count > CROWD])
+    _match_one_by_one(truth, predicted, thresholds, crowded, taken)
+    count[np.isin(predicted.pair, crowded)] = 0
+    p = np.repeat(np.arange(len(predicted)), count)
+    g = order[np.arange(len(p)) + np.repeat(low - (np.cumsum(count) - count), count)]
+    tiou = _tiou(truth, g, predicted, p)
+    for k, threshold in enumerate(thresholds):
+        near = np.flatnonzero(tiou >= threshold)
+        near = near[np.lexsort((g[near], p[near]))]  # by prediction, then in the truth's file order
+        free, done = bytearray(b"\1") * len(truth), -1
+        for i, j in zip(p[near].tolist(), g[near].tolist(), strict=True):
+            if i != done and free[j]:
+                free[j] = 0
+                done = i
+                taken[k, i] = j
+    return taken
+
+
+def _match_one_by_one(
+    truth: Intervals, predicted: Intervals, thresholds: Sequence[float], pairs: np.ndarray, taken: np.ndarray
+) -> None:
+    """Fill `taken` for `pairs` in which many true events overlap: each prediction is compared with all, one at a time,
+    because a list of all candidates could outgrow the memory.
+    """
+    for pair in pairs.tolist():
         g, p = (np.arange(*np.searchsorted(x.pair, (pair, pair + 1))) for x in (truth, predicted))
         free = np.ones((len(thresholds), len(g)), bool)
         for i in p.tolist():
@@ -94,24 +131,6 @@ def match(truth: Intervals, predicted: Intervals, thresholds: Sequence[float]) -
                 if near[first := near.argmax()]:
                     free[k, first] = False
                     taken[k, i] = g[first]
-
-    count[np.isin(predicted.pair, crowded)] = 0
-    p = np.repeat(np.arange(len(predicted)), count)
-    g = order[np.arange(len(p)) + np.repeat(low - (np.cumsum(count) - count), count)]
-    tiou = _tiou(truth, g, predicted, p)
-    for k, threshold in enumerate(thresholds):
-        near = np.flatnonzero(tiou >= threshold)
-        near = near[np.lexsort((g[near], p[near]))]  # by prediction, then in the truth's file order
-        free, done, hits = bytearray(b"\1") * len(truth), -1, []
-        for i, j in zip(p[near].tolist(), g[near].tolist(), strict=True):
-            if i != done and free[j]:
-                free[j] = 0
-                done = i
-                hits.append((i, j))
-        if hits:
-            i, j = np.array(hits).T
-            taken[k, i] = j
-    return taken
 
 
 def precisions(truth: Intervals, predicted: Intervals, taken: np.ndarray, pairs: int) -> np.ndarray:
@@ -129,58 +148,5 @@ def precisions(truth: Intervals, predicted: Intervals, taken: np.ndarray, pairs:
 def event_ap(truth: np.ndarray, predicted: np.ndarray, threshold: float) -> float:
     """AP of one study and label: `truth` int [m, 2] and `predicted` int [n, 2], inclusive, in file order."""
     rows = [np.asarray(x, np.int64).reshape(-1, 2) for x in (truth, predicted)]
-    t, p = (Intervals(np.zeros(len(x), np.int64), x[:, 0], x[:, 1]) for x in rows)
+    t, p = (Intervals(np.zeros(len(x), np.int64), x[:, 0], x[:, 1], np.arange(len(x))) for x in rows)
     return float(precisions(t, p, match(t, p, [threshold])[0], 1)[0])
-
-
-def touches(rows: Intervals, others: Intervals) -> np.ndarray:
-    """Whether each of `rows` shares a frame with any of `others` of the same study and label; bool [len(rows)]."""
-    opened = np.searchsorted(np.sort(others.pair * SPAN + others.start), rows.pair * SPAN + rows.end, "right")
-    closed = np.searchsorted(np.sort(others.pair * SPAN + others.end), rows.pair * SPAN + rows.start, "left")
-    return opened > closed
-
-
-def workload(truth: Events, prediction: Events, studies: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """What a reader finds and looks at who opens the first n proposals of every study, n = 0, 1, 2, ...
-
-    A proposal is a predicted event that names a finding; file order is the confidence order. A true finding is found
-    once a proposal with its label shares a frame with it. Returns `found`, true findings found, and `looked`, distinct
-    frames seen, both int64 [n_max + 1], summed over `studies`.
-    """
-    column = {name: i for i, name in enumerate(FINDINGS)}
-    known: dict[tuple[str, ...], list[int]] = {}
-
-    def findings(events: list[Event]) -> list[tuple[Event, list[int]]]:
-        for labels in {event.labels for event in events} - known.keys():
-            known[labels] = [column[name] for name in labels if name in column]
-        return [(event, known[event.labels]) for event in events if known[event.labels]]
-
-    found_at, seen_at, seen = [], [], []
-    for study in studies:
-        proposals, true = findings(prediction[study]), findings(truth[study])
-        if not proposals:
-            continue
-        # Between neighbouring cuts nothing changes, so whole pieces are painted, not frames.
-        bounds = np.array([(event.start, event.end + 1) for event, _ in proposals + true])
-        cuts = np.unique(bounds)
-        pieces = np.searchsorted(cuts, bounds)
-        never = len(proposals)
-        rank = np.full((len(FINDINGS), len(cuts)), never)
-        for n, (a, b) in reversed(list(enumerate(pieces[:never].tolist()))):  # the earliest proposal paints last
-            for i in proposals[n][1]:
-                rank[i, a:b] = n
-        label = np.array([i for _, columns in true for i in columns], np.int64)
-        place = np.repeat(pieces[never:], [len(columns) for _, columns in true], axis=0)
-        for i in np.unique(label):
-            first = np.minimum.reduceat(rank[i], place[label == i].ravel())[::2]
-            found_at.append(first[first < never] + 1)
-        earliest = rank.min(axis=0)[:-1]
-        opened = earliest < never
-        seen_at.append(earliest[opened] + 1)
-        seen.append(np.diff(cuts)[opened])
-    steps = max((int(at.max()) for at in seen_at), default=0) + 1
-    found = np.bincount(np.concatenate([*found_at, np.zeros(0, np.int64)]), minlength=steps)
-    looked = np.zeros(steps, np.int64)
-    for at, frames in zip(seen_at, seen, strict=True):
-        np.add.at(looked, at, frames)
-    return np.cumsum(found), np.cumsum(looked)

@@ -39,7 +39,7 @@ def _spans(frames: Frames) -> dict[str, tuple[int, int]]:
     return {study: (int(np.min(numbers)), int(np.max(numbers))) for study, numbers in frames.items()}
 
 
-def check_submission(document: Any, frames: Frames) -> tuple[Events, list[Fault]]:
+def find_faults(document: Any, frames: Frames) -> tuple[Events, list[Fault]]:
     """Events of a parsed JSON document and every fault that would keep it from being a submission for `frames`."""
     spans = _spans(frames)
     seen: dict[tuple[str, int, int, str], int] = {}  # study, start, end, label -> event number
@@ -65,13 +65,13 @@ def check_submission(document: Any, frames: Frames) -> tuple[Events, list[Fault]
     return events, faults
 
 
-def check_submission_file(path: str | Path, frames: Frames) -> tuple[Events, list[Fault]]:
-    """`check` of a file; one that is no JSON is a single fault."""
+def check_submission(path: str | Path, frames: Frames) -> tuple[Events, list[Fault]]:
+    """Events of a submission file and every fault of it; a file that is no JSON is a single fault."""
     try:
         document = load(path)
     except EventsError as error:
         return {}, [Fault("", None, str(error))]
-    return check_submission(document, frames)
+    return find_faults(document, frames)
 
 
 def write_submission(path: str | Path, events: Events, frames: Frames, notes: Mapping[str, Any] | None = None) -> Path:
@@ -88,7 +88,7 @@ def write_submission(path: str | Path, events: Events, frames: Frames, notes: Ma
             write_events(temporary, events)
         except (EventsError, TypeError) as error:
             raise SubmissionError(path, [Fault("", None, str(error))]) from None
-        _, faults = check_submission_file(temporary, frames)
+        _, faults = check_submission(temporary, frames)
         if faults:
             raise SubmissionError(path, faults)
         manifest.unlink(missing_ok=True)  # the old one never describes the new file
