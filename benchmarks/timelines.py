@@ -18,13 +18,13 @@ import numpy as np
 from rarevision.scores import StudyScores
 
 
-def simulated(folder: Path, quality: str, seed: int) -> list[StudyScores]:
-    """The same scores as the simulator's command line writes, rounded to float16."""
+def simulated(folder: Path, quality: str, seed: int, every: int = 1) -> list[StudyScores]:
+    """The same scores as the simulator's command line writes, rounded to float16; of one study in `every`."""
     spec = importlib.util.spec_from_file_location("simulate_scores", folder / "simulate_scores.py")
     simulator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(simulator)
     studies = []
-    for study, first, labels in simulator.timelines(folder / "galar_events.json.gz"):
+    for study, first, labels in list(simulator.timelines(folder / "galar_events.json.gz"))[::every]:
         rng = np.random.default_rng([seed, int(study), sorted(simulator.EXTRA).index(quality)])
         probs = simulator.simulate(labels, simulator.EXTRA[quality], rng).astype(np.float16).astype(np.float32)
         studies.append(StudyScores(study, np.arange(first, first + len(labels), dtype=np.int32), probs, labels))

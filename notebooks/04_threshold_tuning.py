@@ -108,8 +108,7 @@ for name, note in chosen.notes.items():
 # moves across the axis is a property of the few studies that show the label.
 
 # %%
-folds = decoding.assign_folds(studies, config.decode.folds, config.decode.seed)
-spread = decoding.threshold_spread(studies, config.threshold, folds, config.decode)
+spread = decoding.threshold_spread(studies, config)
 score_plots.ranges(
     spread,
     chosen.values,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rarevision.config import Decode, Threshold
+from rarevision.config import Config, Decode, Threshold
 from rarevision.decoding import thresholds
 from rarevision.labels import LABELS, N_LABELS
 from rarevision.scores import StudyScores
@@ -80,7 +80,7 @@ def test_too_few_positives_fall_back():
 
 def test_spread_shows_each_fold():
     a, b = study([0.1, 0.5], [0, 1], name="a"), study([0.1, 0.8], [0, 1], name="b")
-    table = thresholds.threshold_spread([a, b], Threshold(method="f1"), {"a": 0, "b": 1})
+    table = thresholds.threshold_spread([a, b], Config(threshold=Threshold(method="f1")))
     assert set(table) == set(LABELS)
     assert table["small intestine"]["low"] == pytest.approx(0.5)
     assert table["small intestine"]["high"] == pytest.approx(0.8)

@@ -6,7 +6,6 @@ In come scores of whole studies (`rarevision.scores`); out come events in the or
 fit_decoder               fit the decoder that the settings name
 Decoder                   a fitted decoder: `decode(frame, probs)` gives events
 cross_validate            events of every study from a decoder that did not see it, and a report
-assign_folds              studies to the folds of such a cross-validation
 truth_events              events of the labels, as the challenge writes its truth
 published_events          the published decoder: threshold, median, gaps, minimum length
 fit_thresholds            one threshold per label
@@ -18,7 +17,6 @@ waterfall_probabilities   what the learned decoder makes of scores: probabilitie
 
 from rarevision.decoding.decoder import (
     Decoder,
-    assign_folds,
     cross_validate,
     fit_decoder,
     published_events,
@@ -29,7 +27,6 @@ from rarevision.decoding.waterfall import waterfall_fits, waterfall_probabilitie
 
 __all__ = [
     "Decoder",
-    "assign_folds",
     "cross_validate",
     "fit_decoder",
     "fit_thresholds",

@@ -1,11 +1,18 @@
-"""Calibration: frame scores to evidence, without the part of a score that the scores before it predict.
+"""Calibration: the evidence that a frame's scores carry for and against each label.
 
-A network's errors last: the logit of a frame is predicted well by the logits before it, whatever the label. Treating
-frames as independent counts the same error many times, and a study-wide shift of the scores counts in every frame.
-So each label's logit x is turned into its innovation e_t = x_t - share * s_t, where s_t = memory * s_{t-1} +
-(1 - memory) * x_{t-1}, which has neither. The label enters the same filter: e_t depends on the label now and on the
-label's trace, the same s of 0 and 1, in LEVELS steps. Mean and variance of e in each label state are learned, memory
-and share by least squares on what the labels leave. So onsets and ends stand out and long events are not overcounted.
+A network's errors last. Where it is wrong on one frame it is mostly wrong on the next, and the scores of a whole study
+may be too high. Frames that count as independent would count one error many times. So each label's logit x_t (log odds
+of the score, in nats) is replaced by its innovation, the part that the logits before it do not predict:
+
+    e_t = x_t - share * s_t    with    s_t = memory * s_{t-1} + (1 - memory) * x_{t-1}
+
+s_t is an exponential average of the earlier logits. `memory` and `share` lie between 0 and 1 and are fitted by least
+squares to what is left of the logits when the labels' own effect is subtracted.
+
+A true event also raises s_t and so lowers e_t while it lasts. The label, 0 or 1, is therefore sent through the same
+average; the result, between 0 and 1, is called its trace. Label and trace, the latter rounded to one of LEVELS levels,
+are the label state of a frame, and a Student t distribution of e is fitted in each state. `docs/decoder.md` follows ten
+frames through this.
 """
 
 import itertools
@@ -18,46 +25,44 @@ from scipy.special import gammaln, stdtr
 from rarevision.labels import N_LABELS, REGIONS
 from rarevision.scores import StudyScores
 
-LEVELS = 4  # steps of the label's trace
+LEVELS = 4  # levels of the trace: 0, 1/3, 2/3 and 1
 STATES = 2 * LEVELS  # label state = LEVELS * label + level of its trace
-MEMORIES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+MEMORIES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # that are tried
+EXCERPT = 20_000  # frames of each study, its first, from which memory and share are fitted
 MIN_SCORE = 1e-5  # scores nearer to 0 or 1 than this count as this
-BASELINE = 0.2  # quantile of a study's logits that stands for its negative frames; findings and landmarks only
-SHRINK = 50  # frames' worth of weight of the linear model in each state's mean and variance
-FREEDOMS = (3.0, 6.0, 12.0, 100.0)  # degrees of freedom that may be chosen; the last is as good as normal
-SAMPLE = 20_000
-MIN_SCALE = 0.1  # scale of an innovation, in logits
-CELLS, REACH = 1024, 12.0  # of the table of densities, and how far it goes beyond the means, in logits
-BINS = 64  # of the densities' excess over the curves
-CURVE_FRAMES = 200  # frames that weigh as much as the curve in a bin's density
-MIN_GAIN = 0.05  # nats a frame that the bins must gain over the curve, or the curve is kept
+BASELINE = 0.2  # quantile of a study's logits that stands for its negative frames
+SHRINK = 50  # the linear model weighs as much as so many frames in each state's mean and variance
+FREEDOMS = (3.0, 6.0, 12.0, 100.0)  # degrees of freedom that are tried; 100 is as good as a normal distribution
+SAMPLE = 20_000  # frames of a state that its distribution is fitted to, about
+MIN_SCALE = 0.1  # smallest scale of a distribution, in nats
+CELLS, REACH = 1024, 12.0  # cells of the table of densities; how far it goes beyond the means, in nats
+BINS = 64  # of the histogram that corrects the distributions
+CURVE_FRAMES = 200  # the fitted distribution weighs as much as so many frames in the histogram
+MIN_GAIN = 0.05  # mean log-likelihood that the histogram must gain, in nats a frame, or it is not used
 MAX_EVIDENCE = 10.0  # largest log-likelihood ratio of one frame and label, in nats
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """`memory`, `share`, `freedom` [17]; `mean`, `scale` [17, STATES] of each label state's Student t.
+    """The fitted distributions of the innovations of 17 labels in STATES states."""
 
-    `excess` [17, BINS, STATES]: log of the density seen in each bin over the Student t's, where that is far off, as for
-    scores that pile up at 0 or 1; `span` [17, 2]: where the bins begin and end.
-    """
-
-    memory: np.ndarray
-    share: np.ndarray
-    mean: np.ndarray
-    scale: np.ndarray
+    memory: np.ndarray  # [17]
+    share: np.ndarray  # [17]
+    mean: np.ndarray  # [17, STATES] of the Student t, in nats
+    scale: np.ndarray  # [17, STATES] of the Student t, in nats
     limits: np.ndarray  # [2] logits that scores of exactly 0 and 1 count as
-    freedom: np.ndarray  # degrees of freedom: how much a single odd frame is believed
-    span: np.ndarray
-    excess: np.ndarray
+    freedom: np.ndarray  # [17] degrees of freedom; few mean that a single odd frame is believed little
+    span: np.ndarray  # [17, 2] where the bins of `excess` begin and end, in nats
+    excess: np.ndarray  # [17, BINS, STATES] log of the density seen in a bin over the Student t's
     region_weight: float = 1.0  # factor on the regions' evidence (see `posteriors.fit_region_weight`)
 
     def evidence(self, probs: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Log-likelihood of each label state against the state "off for long", float32 [T, columns, STATES], nats."""
+        """Log-likelihood ratio of each label state against the state "off for long", float32 [T, columns, STATES]."""
         x = subtract_baseline(logits(probs[:, columns], self.limits), columns)
         out = np.empty((*x.shape, STATES), np.float32)
         for i, c in enumerate(columns):
             e = innovation(x[:, i], self.memory[c], self.share[c])
+            # The densities are looked up in a table, which is much faster than computing them frame by frame.
             low, high = self.mean[c].min() - REACH, self.mean[c].max() + REACH
             grid = np.linspace(low, high, CELLS)
             table = log_density(grid[:, None], self.mean[c], self.scale[c], self.freedom[c])
@@ -68,16 +73,6 @@ class Calibration:
         return out
 
 
-def log_density(e: np.ndarray, mean: np.ndarray, scale: np.ndarray, freedom: float) -> np.ndarray:
-    """Student t, up to a constant of `freedom`."""
-    return -0.5 * (freedom + 1) * np.log1p(((e - mean) / scale) ** 2 / freedom) - np.log(scale)
-
-
-def _bins(e: np.ndarray, span: np.ndarray) -> np.ndarray:
-    """Bin of each innovation; the first and the last are open."""
-    return np.clip((e - span[0]) / (span[1] - span[0]) * BINS, 0, BINS - 1).astype(np.int64)
-
-
 def logits(probs: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """Logits of scores in [0, 1], float32, held within `limits`."""
     p = np.asarray(probs, np.float32)
@@ -86,31 +81,33 @@ def logits(probs: np.ndarray, limits: np.ndarray) -> np.ndarray:
 
 
 def score_limits(probs: list[np.ndarray]) -> np.ndarray:
-    """Logits of half the smallest score above 0, and of 1 less half the smallest gap to 1.
+    """Logits [2] of half the smallest score above 0, and of 1 less half the smallest gap below 1.
 
-    A score rounded to 0 or 1 would else be an enormous outlier.
+    A score that was rounded to 0 or 1 would otherwise have an infinite logit.
     """
-    low = min((float(p[p > 0].min(initial=0.5)) for p in probs), default=0.5)
-    high = min((float(1 - p[p < 1].max(initial=0.5)) for p in probs), default=0.5)
+    low = min(float(p[p > 0].min(initial=0.5)) for p in probs)
+    high = min(float(1 - p[p < 1].max(initial=0.5)) for p in probs)
     low, high = (max(v / 2, MIN_SCORE) for v in (low, high))
     return np.array([np.log(low / (1 - low)), np.log((1 - high) / high)])
 
 
 def subtract_baseline(x: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Logits [T, C] less the study's own base, except for the regions, which may fill a study."""
+    """Logits [T, C] less a low quantile of their own study, so that studies with high scores resemble the others.
+
+    Regions are left as they are: one of them may fill a study, so that no frame is negative.
+    """
     thin = x[:: max(1, len(x) // 5000)]
     return x - np.where(np.asarray(columns) < len(REGIONS), 0.0, np.quantile(thin, BASELINE, axis=0)).astype(np.float32)
 
 
 def filtered(x: np.ndarray, memory: float) -> np.ndarray:
-    """s_t of the module's text, from 0 before the first frame."""
+    """The average s_t of the module's text, which is 0 before the first frame."""
     return lfilter([0, 1 - memory], [1, -memory], x, axis=0)
 
 
 def innovation(x: np.ndarray, memory: float, share: float) -> np.ndarray:
-    """e_t = x_t - share * s_t; before the first frame the score is taken to have been what it is there."""
-    first = x[0]
-    return x - share * (filtered(x - first, memory) + first)
+    """The innovation e_t of logits [T]; all logits before the first frame are taken to equal the first."""
+    return x - share * (filtered(x - x[0], memory) + x[0])
 
 
 def states(label: np.ndarray, memory: float) -> np.ndarray:
@@ -119,8 +116,36 @@ def states(label: np.ndarray, memory: float) -> np.ndarray:
     return label.astype(np.int64) * LEVELS + level
 
 
+def fit(studies: list[StudyScores]) -> Calibration:
+    """Learn the innovations of all 17 labels from studies with labels."""
+    memory, share, gain = np.zeros((3, N_LABELS))
+    limits = score_limits([s.probs for s in studies])
+    xs = [subtract_baseline(logits(s.probs, limits), np.arange(N_LABELS)) for s in studies]
+    # The regions share one memory, because they change together.
+    for columns in (range(len(REGIONS)), *([c] for c in range(len(REGIONS), N_LABELS))):
+        unexplained = {}
+        for c in columns:
+            ys = [s.labels[:, c] for s in studies]
+            gain[c] = _gain([x[:, c] for x in xs], ys)
+            rest = [x[:EXCERPT, c] - gain[c] * y[:EXCERPT] for x, y in zip(xs, ys, strict=True)]
+            unexplained[c] = [r - r.mean() for r in rest]
+        common, _ = _memory([r / (np.std(r) + 1e-6) for rest in unexplained.values() for r in rest], MEMORIES)
+        for c in columns:
+            memory[c], share[c] = _memory(unexplained[c], (common,))
+    densities = []
+    for c in range(N_LABELS):
+        state = np.concatenate([states(s.labels[:, c], memory[c]) for s in studies])
+        e = np.concatenate([innovation(x[:, c], memory[c], share[c]) for x in xs])
+        densities.append(_densities(e, state, gain[c], share[c]))
+    mean, scale, freedom, span, excess = (np.array(p) for p in zip(*densities, strict=True))
+    return Calibration(memory, share, mean, scale, limits, freedom, span, excess)
+
+
 def _gain(xs: list[np.ndarray], ys: list[np.ndarray]) -> float:
-    """Mean difference of positive and negative frames of a study; a study weighs by its positives, up to 100."""
+    """Mean logit of a study's positive frames less that of its negative ones, at least 0.
+
+    The mean over studies, each weighted by the number of its positive frames, up to 100.
+    """
     gains, weights = [0.0], [1.0]
     for x, y in zip(xs, ys, strict=True):
         n = int(y.sum())
@@ -130,87 +155,66 @@ def _gain(xs: list[np.ndarray], ys: list[np.ndarray]) -> float:
     return max(float(np.average(gains, weights=weights)), 0.0)
 
 
-def _memory(residuals: list[np.ndarray], memories: tuple[float, ...]) -> tuple[float, float, float]:
-    """Memory and share that predict the residuals best, and the variance left; every study weighs the same."""
-    best = (0.0, 0.0, np.inf)
+def _memory(residuals: list[np.ndarray], memories: tuple[float, ...]) -> tuple[float, float]:
+    """The memory and the share of least squared error of prediction, every study weighing the same."""
+    best = (np.inf, 0.0, 0.0)
     for memory in memories:
         whole = across = power = 0.0
         for r in residuals:
             s = filtered(r, memory)
             across, power, whole = across + s @ r / len(r), power + s @ s / len(r), whole + r @ r / len(r)
         share = float(np.clip(across / power, 0, 1)) if power > 0 else 0.0
-        left = (whole - 2 * share * across + share**2 * power) / len(residuals)
-        if left < best[2]:
-            best = (memory, share, left)
-    return best
-
-
-def fit(studies: list[StudyScores], excerpt: int = 20_000) -> Calibration:
-    """Learn all 17 labels' innovations; memory and share from `excerpt` frames of each study."""
-    memory, share, gains = np.zeros((3, N_LABELS))
-    limits = score_limits([s.probs for s in studies])
-    xs = [subtract_baseline(logits(s.probs, limits), np.arange(N_LABELS)) for s in studies]
-    regions = np.arange(len(REGIONS))
-    for columns in (regions, *([c] for c in range(len(REGIONS), N_LABELS))):
-        parts = {}
-        for c in columns:
-            ys = [s.labels[:, c] for s in studies]
-            gains[c] = _gain([x[:, c] for x in xs], ys)
-            rest = [x[:excerpt, c] - gains[c] * y[:excerpt] for x, y in zip(xs, ys, strict=True)]
-            parts[c] = [r - r.mean() for r in rest]
-        # One memory for all regions: they change together.
-        common, *_ = _memory([r / (np.std(r) + 1e-6) for p in parts.values() for r in p], MEMORIES)
-        for c in columns:
-            memory[c], share[c], _ = _memory(parts[c], (common,))
-    parts = []
-    for c in range(N_LABELS):
-        state = np.concatenate([states(s.labels[:, c], memory[c]) for s in studies])
-        e = np.concatenate([innovation(x[:, c], memory[c], share[c]) for x in xs])
-        parts.append(_densities(e, state, gains[c], share[c]))
-    mean, scale, freedom, span, excess = (np.array(p) for p in zip(*parts, strict=True))
-    return Calibration(memory, share, mean, scale, limits, freedom, span, excess)
+        error = (whole - 2 * share * across + share**2 * power) / len(residuals)
+        if error < best[0]:
+            best = (error, memory, share)
+    return best[1:]
 
 
 def _densities(e: np.ndarray, state: np.ndarray, gain: float, share: float) -> tuple[np.ndarray, ...]:
-    """Mean and scale of the innovations of each state, degrees of freedom common to them, span and excess of the bins.
+    """Mean and scale [STATES] of the innovations `e` [T] in each state, their degrees of freedom, and `_excess`.
 
-    Maximum likelihood by reweighting, from at most SAMPLE frames a state; a state with few frames is drawn towards the
-    linear model: the gain, less the share of it that the trace predicts.
+    Maximum likelihood by iterative reweighting, the usual way to fit a Student t (Lange, Little and Taylor 1989). A
+    state with few frames is drawn towards a linear model: an event raises the logit by `gain`, of which the average
+    predicts `share` times the trace.
     """
     order = np.argsort(state, kind="stable")
     edges = np.searchsorted(state[order], np.arange(STATES + 1))
     parts = [e[order[a:b][:: max(1, (b - a) // SAMPLE)]].astype(np.float64) for a, b in itertools.pairwise(edges)]
     label, level = np.divmod(np.arange(STATES), LEVELS)
     linear = gain * (label - share * level / (LEVELS - 1))
-    base = parts[0] if len(parts[0]) else e - linear[state]  # a label that is never off
+    base = parts[0] if len(parts[0]) else e - linear[state]  # the second for a label that is never off
     quiet, common = float(np.median(base)), float(np.std(base)) + MIN_SCALE
     best = (-np.inf,)
     for freedom in FREEDOMS:
         mean, scale, likelihood = np.empty(STATES), np.empty(STATES), 0.0
+        constant = gammaln((freedom + 1) / 2) - gammaln(freedom / 2) - 0.5 * np.log(freedom)
         for s, part in enumerate(parts):
             start = quiet if s == 0 else mean[0] + linear[s]
             spread = common if s == 0 else scale[0]
-            m, v, weight = start, spread**2, SHRINK
+            m, v = start, spread**2
             for _ in range(8):
                 w = (freedom + 1) / (freedom + (part - m) ** 2 / v)
-                m = (w @ part + weight * start) / (w.sum() + weight)
-                v = (w @ (part - m) ** 2 + weight * spread**2) / (len(part) + weight)
+                m = (w @ part + SHRINK * start) / (w.sum() + SHRINK)
+                v = (w @ (part - m) ** 2 + SHRINK * spread**2) / (len(part) + SHRINK)
             mean[s], scale[s] = m, max(np.sqrt(v), MIN_SCALE)
-            constant = gammaln((freedom + 1) / 2) - gammaln(freedom / 2) - 0.5 * np.log(freedom)
             likelihood += (constant + log_density(part, m, scale[s], freedom)).sum()
         if likelihood > best[0]:
             best = (likelihood, mean, scale, freedom)
     return *best[1:], *_excess(parts, *best[1:])
 
 
-def _excess(parts: list[np.ndarray], mean: np.ndarray, scale: np.ndarray, freedom: float) -> tuple[np.ndarray, ...]:
-    """Span of the bins and what the curves lack or have too much there, [BINS, STATES], rounded to 0.001.
+def log_density(e: np.ndarray, mean: np.ndarray, scale: np.ndarray, freedom: float) -> np.ndarray:
+    """Log density of the Student t, up to a constant that depends on `freedom` alone."""
+    return -0.5 * (freedom + 1) * np.log1p(((e - mean) / scale) ** 2 / freedom) - np.log(scale)
 
-    0 for a state whose curve is hardly worse: where half of the frames' excess gains less than MIN_GAIN on the other
-    half.
+
+def _excess(parts: list[np.ndarray], mean: np.ndarray, scale: np.ndarray, freedom: float) -> tuple[np.ndarray, ...]:
+    """Span [2] of the bins, and the log of what is seen in each over what the Student t expects, [BINS, STATES].
+
+    It corrects distributions that are no Student t at all, as of scores that pile up at 0. A state keeps 0 in all bins
+    unless a histogram of every second frame gains at least MIN_GAIN on the frames between them.
     """
-    pooled = np.concatenate(parts)
-    low, high = np.quantile(pooled, [0.001, 0.999])
+    low, high = np.quantile(np.concatenate(parts), [0.001, 0.999])
     span = np.array([low - MIN_SCALE, high + MIN_SCALE])
     edges = np.linspace(*span, BINS + 1)[1:-1]
     out = np.zeros((BINS, STATES))
@@ -224,3 +228,8 @@ def _excess(parts: list[np.ndarray], mean: np.ndarray, scale: np.ndarray, freedo
         if counts[1] @ np.log(half) > MIN_GAIN * max(counts[1].sum(), 1):
             out[:, s] = np.log(whole)
     return span, np.round(out, 3)
+
+
+def _bins(e: np.ndarray, span: np.ndarray) -> np.ndarray:
+    """Bin of each innovation; the first and the last bin reach to infinity."""
+    return np.clip((e - span[0]) / (span[1] - span[0]) * BINS, 0, BINS - 1).astype(np.int64)

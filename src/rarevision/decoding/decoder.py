@@ -1,6 +1,6 @@
-"""Decoding: frame scores of one study to its events; `paper` as published, `ours` and `screen` learned.
+"""The decoders that a setting names: `paper` as published, `ours` and `screen` learned.
 
-A decoder is fitted on studies with scores and labels, is saved as JSON, and is a pure function afterwards.
+A decoder is fitted on studies with scores and labels, is saved as JSON, and is a pure function of scores after that.
 """
 
 import dataclasses
@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from rarevision import config, events
-from rarevision.decoding import learned, screening
-from rarevision.decoding import thresholds as thresholding
+from rarevision.decoding import folds, learned, screening, thresholds
 from rarevision.decoding.cleaning import clean
 from rarevision.decoding.learned import LearnedDecoder
 from rarevision.events import Event, Events
@@ -34,38 +33,37 @@ def published_events(
     min_length: int = 3,
     compose: str = "label_set",
 ) -> list[Event]:
-    """The published decoder: threshold, median, gaps, minimum length, events in order of time.
+    """The published decoder: threshold, median, gaps, minimum length; events in order of time.
 
-    `frame` int [T] ascending, `probs` [T, 17], `thresholds` [17]: positive where probs >= threshold.
+    `frame` int [T] ascending, `probs` [T, 17], `thresholds` [17]: a frame is positive where its score is at least that.
     """
     positive = np.asarray(probs) >= np.asarray(thresholds, np.float32)
-    labels = np.empty(positive.shape, np.uint8)
-    for c in range(N_LABELS):
-        labels[:, c] = clean(positive[:, c], median, max_gap, min_length)
+    labels = np.stack([clean(mask, median, max_gap, min_length) for mask in positive.T], axis=1)
     return (events.from_labels if compose == "per_label" else events.from_label_sets)(frame, labels)
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A fitted decoder. `expected`: its out-of-fold score, where it was cross-validated."""
+    """A fitted decoder."""
 
     settings: config.Decode
-    thresholds: tuple[float, ...]  # of `paper`
+    thresholds: tuple[float, ...]  # of `paper`, one for each label
     notes: dict[str, str]  # label, or `screen`: where something else than the rule was done
-    data_hash: str  # of the studies it was fitted on
-    expected: dict[str, Any] = field(default_factory=dict)
+    data_hash: str  # of the studies that it was fitted on
+    expected: dict[str, Any] = field(default_factory=dict)  # the report of `cross_validate`, if there was one
     learned: LearnedDecoder | None = None  # of `ours` and `screen`
-    cut: float = 0.0  # of `screen`: the least confidence shown
+    cut: float = 0.0  # of `screen`: events of less confidence are not shown
 
     def decode(self, frame: np.ndarray, probs: np.ndarray) -> list[Event]:
-        """Events of one study, the most certain first where the method ranks. `frame` int [T], `probs` [T, 17]."""
+        """Events of one study, for `ours` and `screen` the surest first. `frame` int [T], `probs` [T, 17]."""
         s = self.settings
+        if self.learned is None:
+            cut = np.array(self.thresholds)
+            return published_events(frame, probs, cut, s.median, s.max_gap, s.min_length, s.compose)
         if s.method == "ours":
             return self.learned.events(frame, probs, s.compose)
-        if s.method == "screen":
-            listed = screening.distinct(self.learned.candidates(probs, "per_label"))
-            return listed.kept(listed.confidence >= self.cut).to_events(frame)
-        return published_events(frame, probs, np.array(self.thresholds), s.median, s.max_gap, s.min_length, s.compose)
+        listed = screening.distinct(self.learned.candidates(probs, "per_label"))
+        return listed.kept(listed.confidence >= self.cut).to_events(frame)
 
     def to_json(self) -> dict[str, Any]:
         table = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -87,11 +85,15 @@ class Decoder:
 
 
 def data_hash(studies: list[StudyScores], timelines: Mapping[str, np.ndarray] | None = None) -> str:
-    """Hash of names, frames, scores and labels: the same decoder comes of the same data only."""
+    """SHA-256 of names, frames, scores and labels: of the same data comes the same decoder."""
     total = hashlib.sha256()
-    others = [part for name, labels in other_timelines(studies, timelines).items() for part in (name.encode(), labels)]
-    for part in [part for s in studies for part in (s.study.encode(), s.frame, s.probs, s.labels)] + others:
-        total.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes())
+    for s in studies:
+        total.update(s.study.encode())
+        for part in (s.frame, s.probs, s.labels):
+            total.update(np.ascontiguousarray(part))
+    for name, labels in other_timelines(studies, timelines).items():
+        total.update(name.encode())
+        total.update(np.ascontiguousarray(labels))
     return total.hexdigest()
 
 
@@ -115,26 +117,28 @@ def fit_decoder(
 ) -> Decoder:
     """Fit the decoder that `cfg.decode` names on studies with labels (`cfg.threshold` too, for `paper`).
 
-    `expected`: the report of `cross_validate`, saved with the decoder. `timelines`: study -> labels uint8 [T, 17] of
-    training studies, those without scores too: order, durations, places and presence are learned from them all (one of
-    a study with scores is not counted twice). Never give the timeline of a study that is to be decoded.
+    `expected`: the report of `cross_validate`, to be saved with the decoder. `timelines`: study -> labels uint8 [T, 17]
+    of training studies; those without scores teach the learned decoder order, durations, places and prevalence, those
+    with scores are not counted twice. Never give the timeline of a study that is to be decoded.
     """
     _check(studies, 1)
     d = cfg.decode
     others = list(other_timelines(studies, timelines).values())
-    hashed = data_hash(studies, timelines)
+    hashed, expected = data_hash(studies, timelines), expected or {}
     if d.method == "paper":
-        fitted = thresholding.fit_thresholds(studies, cfg.threshold, d)
-        return Decoder(d, tuple(map(float, fitted.values)), fitted.notes, hashed, expected or {})
-    fitted, out_of_fold = learned.fit(studies, "per_label" if d.method == "screen" else d.compose, others)
-    cut, notes = 0.0, {}
-    if d.method == "screen" and d.screen_share:
+        cut_at = thresholds.fit_thresholds(studies, cfg.threshold, d)
+        return Decoder(d, tuple(map(float, cut_at.values)), cut_at.notes, hashed, expected)
+    if d.method == "ours":
+        return Decoder(d, (), {}, hashed, expected, learned.fit(studies, d.compose, others)[0])
+    fitted, out_of_fold = learned.fit(studies, "per_label", others)
+    if d.screen_share:
         cut = screening.share_cut([len(s.frame) for s in studies], out_of_fold, d.screen_share)
-    elif d.method == "screen":
+    else:
         cut = screening.recall_cut([s.labels for s in studies], out_of_fold, d.screen_recall)
-        if cut == 0:
-            notes["screen"] = f"out of fold even the whole list stays below recall {d.screen_recall}: nothing is cut"
-    return Decoder(d, (), notes, hashed, expected or {}, fitted, cut)
+    notes = {}
+    if cut == 0 and not d.screen_share:
+        notes["screen"] = f"out of fold even the whole list stays below recall {d.screen_recall}: nothing is cut"
+    return Decoder(d, (), notes, hashed, expected, fitted, cut)
 
 
 def _check(studies: list[StudyScores], least: int) -> None:
@@ -145,42 +149,32 @@ def _check(studies: list[StudyScores], least: int) -> None:
             raise ValueError(f"study {s.study} has no labels to fit on; put them into labels/oof")
 
 
-def assign_folds(studies: list[StudyScores], n_folds: int, seed: int) -> dict[str, int]:
-    """Study -> fold of the out-of-fold fit; folds of equal size, drawn from the seed."""
-    order = np.random.default_rng(seed).permutation(len(studies))
-    n_folds = min(n_folds, len(studies))
-    return {studies[i].study: int(k % n_folds) for k, i in enumerate(order)}
-
-
 def truth_events(studies: list[StudyScores]) -> Events:
-    """Events of the labels by label set, as the challenge's truth is written."""
+    """Events of the labels, one for each stretch of an unchanged label set, as the challenge's truth is written."""
     return {s.study: events.from_label_sets(s.frame, s.labels) for s in studies}
 
 
 def cross_validate(
     studies: list[StudyScores], cfg: config.Config, timelines: Mapping[str, np.ndarray] | None = None
 ) -> tuple[Events, dict[str, Any]]:
-    """Events of every study from a decoder that never saw it, and a report: score and silence, per fold too.
+    """Events of every study from a decoder that never saw it, and a report: scores beside silence's, per fold too.
 
-    `timelines` as in `fit`, of which only those of other studies are used. For `screen` the report says what was asked
-    and what was got, recall and share of frames to look at as `screening` defines them.
+    `timelines` as in `fit_decoder`; only those of other studies are used. For `screen` the report also says what was
+    asked and what was got: recall, and the share of frames to look at, as `screening` defines them.
     """
     _check(studies, 2)
-    folds = assign_folds(studies, cfg.decode.folds, cfg.decode.seed)
     others = other_timelines(studies, timelines)
-    found: Events = {}
-    fits = []
-    for k in sorted(set(folds.values())):
-        fits.append(fit_decoder([s for s in studies if folds[s.study] != k], cfg, timelines=others))
-        found |= {s.study: fits[-1].decode(s.frame, s.probs) for s in studies if folds[s.study] == k}
-    found = {s.study: found[s.study] for s in studies}
+    found: Events = {s.study: [] for s in studies}  # in the order of `studies`
+    fits, tested = [], []
+    for outside, inside in folds.split(studies, cfg.decode):
+        fits.append(fit_decoder(outside, cfg, timelines=others))
+        found |= {s.study: fits[-1].decode(s.frame, s.probs) for s in inside}
+        tested.append(np.isin([s.study for s in studies], [s.study for s in inside]))
     result = score_events(truth_events(studies), found)
-    fold = np.array([folds[s.study] for s in studies])
     silence = (~result.present).mean(1)
     report = {
         "folds": [
-            {"score": result.ap[:, fold == k].mean((1, 2)).tolist(), "empty": float(silence[fold == k].mean())}
-            for k in range(len(fits))
+            {"score": result.ap[:, mine].mean((1, 2)).tolist(), "empty": float(silence[mine].mean())} for mine in tested
         ],
         "score": list(result.score),
         "empty": result.empty,

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from rarevision import config
-from rarevision.decoding import learned
-from rarevision.decoding.decoder import assign_folds, other_timelines
+from rarevision.decoding import folds, learned
+from rarevision.decoding.decoder import other_timelines
 from rarevision.decoding.learned import LearnedDecoder
 from rarevision.decoding.proposals import Candidates
 from rarevision.events import Events
@@ -39,13 +39,8 @@ def waterfall_fits(
     studies: list[StudyScores], cfg: config.Config, timelines: Mapping[str, np.ndarray] | None = None
 ) -> list[tuple[LearnedDecoder, list[StudyScores]]]:
     """Per fold of `cfg.decode`: a decoder, and the studies that it never saw. `timelines` as in `fit_decoder`."""
-    folds = assign_folds(studies, cfg.decode.folds, cfg.decode.seed)
     others = list(other_timelines(studies, timelines).values())
-    fitted = []
-    for k in sorted(set(folds.values())):
-        decoder, _ = learned.fit([s for s in studies if folds[s.study] != k], timelines=others)
-        fitted.append((decoder, [s for s in studies if folds[s.study] == k]))
-    return fitted
+    return [(learned.fit(out, timelines=others)[0], inside) for out, inside in folds.split(studies, cfg.decode)]
 
 
 def waterfall_steps(fitted: list[tuple[LearnedDecoder, list[StudyScores]]]) -> dict[str, Events]:
