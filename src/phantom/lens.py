@@ -5,7 +5,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from phantom.mucosa import band, soft
+from phantom.noise import band, soft
 
 GRID = 256  # px, rendering; the frame is its enlargement (half of it serves frames under 200 px)
 LEVELS = 512  # steps of light per unit in `tone`

@@ -25,7 +25,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from phantom import capsule, habits
-from phantom.lens import VIEW
+from phantom.lens import SYSTEMS, VIEW
 from rarevision import config as configs
 from rarevision import events, stage
 from rarevision.errors import UserError
@@ -116,7 +116,7 @@ def _studies(cfg: configs.Phantom, names: list[str], systems: list[str], rng, le
         load = {i: len(present[i]) + rng.uniform(0, 6) for i in fits}
         for i in sorted(fits, key=load.__getitem__)[:count]:
             present[i].add(label)
-    sizes = {k: cfg.size or capsule.SYSTEMS[k].size for k in capsule.SYSTEMS}
+    sizes = {k: cfg.size or SYSTEMS[k].size for k in SYSTEMS}
     return [
         Study(name, system, int(length), tuple(x for x in LABELS if x in shown), (cfg.seed, _code(name)), sizes[system])
         for name, system, length, shown in zip(names, systems, lengths, present, strict=True)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from phantom import capsule
+import phantom as demo
 from rarevision.config import Data
 from rarevision.data.galar import read_test
 from rarevision.data.view import SAMPLE, Field, View, colour_map, find_field, study_view
@@ -75,8 +75,8 @@ def phantom() -> dict[str, np.ndarray]:
     labels = np.zeros((SAMPLE, 17), np.uint8)
     labels[:, COLUMN["small intestine"]] = 1
     found = {}
-    for system in capsule.SYSTEMS:
-        journey = capsule.Journey(labels, system, (5,), 128)
+    for system in demo.SYSTEMS:
+        journey = demo.Journey(labels, system, (5,), 128)
         found[system] = np.stack([journey.frame(row)[0] for row in range(0, SAMPLE, 4)])
     return found
 
@@ -98,10 +98,10 @@ def test_harmonised_systems_are_closer():
     shares = ((10, 40), (20, 30), (5, 35), (15, 45), (8, 25), (12, 50))  # where small intestine and colon begin
     studies = {}
     for k, cuts in enumerate(shares):
-        system, own = list(capsule.SYSTEMS)[k % 3], labels.copy()
+        system, own = list(demo.SYSTEMS)[k % 3], labels.copy()
         for name, part in zip(regions, np.split(np.arange(60), cuts), strict=True):
             own[part, COLUMN[name]] = 1
-        journey = capsule.Journey(own, system, (11 + k,), 128)
+        journey = demo.Journey(own, system, (11 + k,), 128)
         studies[system, k] = np.stack([journey.frame(row)[0] for row in range(0, 60, 6)])
 
     def look(frames, field, lut):
@@ -117,7 +117,7 @@ def test_harmonised_systems_are_closer():
         looks.append([look(frames, field, lut) for lut in (same, colour_map(frames, field))])
     looks = np.array(looks)  # [studies, before and after, values]
     systems = np.array([system for system, _ in studies])
-    before, after = np.ptp([looks[systems == system].mean(0) for system in capsule.SYSTEMS], 0)
+    before, after = np.ptp([looks[systems == system].mean(0) for system in demo.SYSTEMS], 0)
     assert after[:2].sum() < before[:2].sum() / 3 and after[2:].sum() < before[2:].sum() / 2
 
 
