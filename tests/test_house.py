@@ -17,7 +17,6 @@ LARGER = {  # what does not fit yet, and the lines it may have; this list only s
     "phantom/capsule.py": 360,
     "phantom/mucosa.py": 340,
     "phantom/studies.py": 280,
-    "rarevision/config.py": 310,
     "rarevision/data/cache.py": 340,
     "rarevision/data/galar.py read_galar": 80,
     "rarevision/data/layout.py": 290,

@@ -6,9 +6,12 @@ import importlib.metadata
 import json
 import os
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from rarevision.errors import UserError
 
 VERSIONED = ("numpy", "scipy", "torch", "torchvision", "timm", "open_clip_torch", "transformers", "accelerate")
 
@@ -34,6 +37,15 @@ def atomic(path: str | Path) -> Iterator[Path]:
 def write_json(path: str | Path, value: Any) -> None:
     with atomic(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError("no such config", file=path, remedy="choose one of configs/*.toml") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot be read as TOML: {error}", file=path) from None
 
 
 def sha256(path: str | Path) -> str:

@@ -8,7 +8,6 @@ to the base, paired by seed, are over seeds that saw the same studies. Finished 
 """
 
 import itertools
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rarevision import config as configuration
 from rarevision import events, scores
-from rarevision.config import Config
+from rarevision.config import Config, config_from_dict, merged
 from rarevision.data import fingerprint, make_splits, open_reader, read_galar, read_test
-from rarevision.files import atomic
+from rarevision.files import atomic, read_toml
 from rarevision.model import text_embeddings
 from rarevision.run import pipeline
 from rarevision.scoring import frame_ap
@@ -37,21 +35,12 @@ MEASURES = {"ap": "AP", "ap_anatomy": "anatomy", "ap_findings": "findings", "ap_
 
 def variants(config: Path, folder: Path) -> dict[str, Config]:
     """Name -> configuration: `base` first, then every other file of the folder over it."""
-    tables = {path.stem: tomllib.loads(path.read_text()) for path in sorted(folder.glob("*.toml"))}
-    shared = _over(tomllib.loads(config.read_text()), tables.pop(BASE, {}))
-    found = {}
-    for name, table in {BASE: {}, **tables}.items():
-        found[name] = configuration.config_from_dict(
-            {"name": name, **_over(shared, table)}, str(folder / f"{name}.toml")
-        )
-    return found
-
-
-def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        merged[key] = _over(below.get(key, {}), value) if isinstance(value, dict) else value
-    return merged
+    tables = {path.stem: read_toml(path) for path in sorted(folder.glob("*.toml"))}
+    shared = merged(read_toml(config), tables.pop(BASE, {}))
+    return {
+        name: config_from_dict({"name": name, **merged(shared, table)}, folder / f"{name}.toml")
+        for name, table in {BASE: {}, **tables}.items()
+    }
 
 
 class Trials:

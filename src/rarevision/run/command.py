@@ -10,18 +10,18 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
 import phantom as demo
-from rarevision.config import Config, load_config
+from rarevision.config import config_from_dict, merged
 from rarevision.data import read_test, verify_data
 from rarevision.errors import UserError
 from rarevision.events import read_events
+from rarevision.files import read_toml
 from rarevision.model import check_weights, fetch_weights
 from rarevision.run import ablate as ablation
 from rarevision.run import pipeline
@@ -191,14 +191,14 @@ def phantom(
     workers: Annotated[int | None, typer.Option(help="processes; -1 = one per core")] = None,
 ) -> None:
     """Render the demo data set in the data set's own file layouts."""
-    settings = load_config(config) if config else Config()
-    given: dict[str, Any] = {"seed": seed, "pillcam": pillcam, "olympus": olympus, "navicam": navicam}
-    given = {k: v for k, v in (given | {"frames": frames, "size": size}).items() if v is not None}
+    given = {"seed": seed, "pillcam": pillcam, "olympus": olympus, "navicam": navicam, "frames": frames, "size": size}
+    options = {"phantom": {k: v for k, v in given.items() if v is not None}}
+    settings = config_from_dict(merged(read_toml(config) if config else {}, options), config or "options")
     known = truth or (Path(settings.data.test_truth) if settings.data.test_truth else None)
     if known is None or not (config or (root and test_root)):
         raise typer.BadParameter("say where: --config with data.test_truth, or --root, --test-root and --truth")
     facts = demo.write_phantom(
-        replace(settings.phantom, **given),
+        settings.phantom,
         root or settings.data.root,
         test_root or settings.data.test_root,
         known,

@@ -259,7 +259,7 @@ def run_stage(name: str, environ: dict[str, str]) -> int:
         if not reason:
             print(f"{name}: unchanged, skipped")
             return 0
-    except (configuration.ConfigError, StageError) as error:
+    except UserError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     print(f"{name}: running ({reason})", flush=True)
