@@ -27,7 +27,7 @@ from torchvision import transforms as T
 
 import phantom
 from rarevision.config import Data
-from rarevision.data import FrameDataset, FrameIndex, build_cache, read_test
+from rarevision.data import FrameDataset, FrameIndex, open_reader, read_test
 from rarevision.labels import COLUMN, REGIONS
 
 SIZE, BATCH, PASSES = 224, 32, 4
@@ -117,7 +117,7 @@ def compare(n: int, counts: list[int], rounds: int) -> None:
         threads = max(*counts, 1)
         data = Data(cache_root=str(Path(folder) / "cache"), workers=threads)
         start = time.perf_counter()
-        cache = build_cache(index, data, progress=False)
+        cache = open_reader(index, data, progress=False)
         seconds = time.perf_counter() - start
         png = sum(p.stat().st_size for p in root.rglob("*.png")) / n
         jpeg = float(cache.length.mean())

@@ -125,7 +125,7 @@ plt.show()
 
 # %%
 rng = np.random.default_rng(config.train.seed)
-source = data.Plain(train, config.data)
+source = data.open_reader(train, config.data, from_source=True)
 picked = {name: rng.permutation(np.flatnonzero(train.labels[:, i]))[:MONTAGE] for i, name in enumerate(LABELS)}
 plots.label_montage(picked, source, train, MONTAGE)
 plt.show()
@@ -155,7 +155,7 @@ for index in (train, test):
         some = index.select([s for s, own in zip(index.studies, index.systems, strict=True) if own == system][:4])
         rows = np.linspace(0, len(some) - 1, 48).astype(int)
         for title, how in treatments.items():
-            reader = data.Plain(some, how)
+            reader = data.open_reader(some, how, from_source=True)
             pixels = np.concatenate([reader.read(row)[::4, ::4].reshape(-1, 3) for row in rows])
             levels[title][system] = np.median(pixels[pixels.max(1) > 60], 0).round().astype(int).tolist()
 pd.DataFrame(levels).rename_axis("median red, green, blue of what is lit")
@@ -166,9 +166,9 @@ pd.DataFrame(levels).rename_axis("median red, green, blue of what is lit")
 # %%
 row = int(np.flatnonzero(train.labels[:, LABELS.index("small intestine")])[0])
 picture = source.read(row)
-for name in data.PIPELINES:
-    vary = data.Augment(name, 224, config.train.seed)
-    variants = [vary(data.square(picture, 256), epoch, row) for epoch in range(7)]
+for name in ("paper", "endoscopy"):
+    varied = data.FrameDataset(train, source, 224, name, config.train.seed)
+    variants = [varied[epoch, row][0].permute(1, 2, 0).numpy() for epoch in range(7)]
     title = f"Augmentation '{name}': one frame, as it is read and in seven epochs"
     plots.images([picture, *variants], ["as read", *[f"epoch {e}" for e in range(7)]], 8, title, size=1.2)
     plt.show()
@@ -199,9 +199,9 @@ plt.show()
 # models that never saw it, with thresholds and decoders that never saw it either.
 
 # %%
-parts = data.make_splits(train, config.split)
+parts = data.Splits.make(train, config.split)
 parts.save(run.path("splits.json"))
-per_fold = pd.DataFrame.from_dict(data.split_table(train, parts), orient="index").add_prefix("fold ")
+per_fold = pd.DataFrame.from_dict(parts.table(train), orient="index").add_prefix("fold ")
 plots.heat(per_fold, "Frames of each label in each fold: no fold should be without a rare label")
 plt.show()
 

@@ -97,7 +97,7 @@ plt.show()
 # %%
 plain = model.build_model(replace(config.model, attention="plain"), text, index.labels.mean(0)).eval()
 first = [int(np.flatnonzero(index.labels[:, i])[0]) for i in range(17) if index.labels[:, i].any()]
-dataset = data.FrameDataset(index, data.Plain(index, config.data), plain.image_size)
+dataset = data.FrameDataset(index, data.open_reader(index, config.data, from_source=True), plain.image_size)
 images = torch.stack([dataset[row][0] for row in first])
 normal = plain.normalise(images)
 forms, refused = model.fitting_forms(plain.trunk)
@@ -143,7 +143,7 @@ if "published" in forms:
 def spread(source, rows):
     """SHOWN of the rows, evenly spread, as the model gets them."""
     chosen = np.asarray(rows)[((np.arange(SHOWN) + 0.5) / SHOWN * len(rows)).astype(int)]
-    shown = data.FrameDataset(source, data.Plain(source, config.data), plain.image_size)
+    shown = data.FrameDataset(source, data.open_reader(source, config.data, from_source=True), plain.image_size)
     return torch.stack([shown[int(row)][0] for row in chosen])
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from phantom import twin
 from rarevision import config as configuration
 from rarevision.config import Config
-from rarevision.data import frames, galar, splits
+from rarevision.data import FrameIndex, Splits, open_reader, read_galar
 from rarevision.labels import COLUMN, LABELS
 from rarevision.model import frame_model as model
 from rarevision.training import launch
@@ -25,9 +25,9 @@ COLOURS = {"stomach": (170, 80, 60), "small intestine": (190, 150, 60), "colon":
 class Tiny:
     root: Path
     config: Config
-    index: galar.FrameIndex
+    index: FrameIndex
     reader: Any
-    splits: splits.Splits
+    splits: Splits
     text: torch.Tensor
 
     def but(self, **sections: dict[str, Any]) -> "Tiny":
@@ -79,8 +79,6 @@ def make(root: Path) -> Tiny:
             "train": {"epochs": 2, "batch_size": 16, "lr_backbone": 1e-3, "lr_heads": 3e-3, "ema": 0.9},
         }
     )
-    index, _ = galar.read_galar(data, progress=False)
+    index, _ = read_galar(data, progress=False)
     text = model.text_embeddings(config.model)
-    return Tiny(
-        root, config, index, frames.open_reader(index, config.data), splits.make_splits(index, config.split), text
-    )
+    return Tiny(root, config, index, open_reader(index, config.data), Splits.make(index, config.split), text)

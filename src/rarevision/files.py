@@ -58,6 +58,30 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def fingerprint(root: str | Path) -> str:
+    """Hash over name, size and time of writing of every file below a folder: any change of one changes it.
+
+    Reads no file; a stat per file (about 5 us on a local disk, so 20 s for the whole of Galar). Hidden files are left
+    out.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise UserError("no such folder", file=root)
+    seen = hashlib.sha256()
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        seen.update(f"{os.path.relpath(folder, root)}\n".encode(errors="surrogateescape"))
+        for name in sorted(names):
+            if not name.startswith("."):
+                try:
+                    stat = os.stat(f"{folder}/{name}")
+                    facts = f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n"
+                except FileNotFoundError:  # a broken link, or gone this instant: that is a state too
+                    facts = f"{name}\0gone\n"
+                seen.update(facts.encode(errors="surrogateescape"))
+    return seen.hexdigest()
+
+
 def versions() -> dict[str, str]:
     found = {}
     for name in VERSIONED:

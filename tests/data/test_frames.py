@@ -28,10 +28,12 @@ from PIL import Image, JpegImagePlugin
 from torch.utils.data import DataLoader
 
 from rarevision.config import Data
-from rarevision.data import cache as caches
-from rarevision.data.frames import CacheError, FrameDataset, FrameError, Plain, build_cache, open_reader, read_image
-from rarevision.data.galar import FrameIndex, fingerprint, read_test
-from rarevision.data.image import decode, resize, shrink, square
+from rarevision.data import DataError, FrameDataset, FrameError, FrameIndex, cache_writer, open_reader, read_test
+from rarevision.data.cache import location
+from rarevision.data.cache_writer import build_cache
+from rarevision.data.frames import SourceReader
+from rarevision.data.image import decode, read_image, resize, shrink, square
+from rarevision.files import fingerprint
 
 REAL = Path(__file__).parents[3] / "shared" / "real_frames"
 
@@ -304,12 +306,12 @@ def test_torn_or_foreign_files_are_written_again(data):
 def test_damaged_or_lost_tar_is_named(data):
     cache = build(data)
     (cache.folder / "c.tar").unlink()
-    with pytest.raises(CacheError, match=r"c\.tar: No such file or directory; run again"):
+    with pytest.raises(DataError, match=r"c\.tar: No such file or directory; run again"):
         cache.read(17)
     with open(cache.folder / "a.tar", "r+b") as tar:
         tar.seek(int(cache.offset[0]))
         tar.write(b"\0" * 64)
-    with pytest.raises(CacheError, match=r"a\.tar: damaged at the frame of .*frame_0000001\.png; delete the tar"):
+    with pytest.raises(DataError, match=r"a\.tar: damaged at the frame of .*frame_0000001\.png; delete the tar"):
         cache.read(0)
 
 
@@ -317,10 +319,10 @@ def test_bad_frames_stop_the_build_or_are_recorded(data):
     index = index_of(data)
     frame_path(data, "b", 4).write_bytes(b"")
     frame_path(data, "c", 1).write_bytes(PNG[:300])
-    with pytest.raises(CacheError, match=r"2 of 18 frames .* data\.max_bad_share allows 0\.00%") as caught:
+    with pytest.raises(DataError, match=r"2 of 18 frames .* data\.max_bad_share allows 0\.00%") as caught:
         build_cache(index, data, progress=False)
     assert "b/frame_0000004.png: zero bytes" in str(caught.value) and "c/frame_0000001.png: trunc" in str(caught.value)
-    finished = [p.stat().st_ino for p in caches.location(index, data).glob("*.tar")]
+    finished = [p.stat().st_ino for p in location(index, data).glob("*.tar")]
     allowed = Data(**vars(data) | {"max_bad_share": 0.2})
     cache = build_cache(index, allowed, progress=False)
     assert [p.stat().st_ino for p in cache.folder.glob("*.tar")] == finished  # nothing is decoded twice
@@ -329,7 +331,7 @@ def test_bad_frames_stop_the_build_or_are_recorded(data):
         cache.read(6)
     with pytest.raises(FrameError, match="zero bytes"):
         FrameDataset(index, cache, 32)[6]
-    with pytest.raises(CacheError, match="2 of 18"):  # 1 of 7 in study c, 1 of 6 in study b: over 15 %
+    with pytest.raises(DataError, match="2 of 18"):  # 1 of 7 in study c, 1 of 6 in study b: over 15 %
         build_cache(index, Data(**vars(data) | {"max_bad_share": 0.15}), progress=False)
 
 
@@ -337,7 +339,7 @@ def test_a_long_list_of_bad_frames_is_cut(tmp_path):
     (tmp_path / "set" / "a").mkdir(parents=True)
     for i in range(25):
         (tmp_path / "set" / "a" / f"frame_{i:07d}.png").write_bytes(b"")
-    with pytest.raises(CacheError) as caught:
+    with pytest.raises(DataError) as caught:
         build(Data(test_root=str(tmp_path / "set"), cache_root=str(tmp_path / "cache"), workers=1))
     assert str(caught.value).count("zero bytes") == 20 and "and 5 more" in str(caught.value)
 
@@ -345,7 +347,7 @@ def test_a_long_list_of_bad_frames_is_cut(tmp_path):
 def test_file_vanishing_between_index_and_build(data):
     index = index_of(data)
     frame_path(data, "a", 1).unlink()
-    with pytest.raises(CacheError, match=r"a/frame_0000001\.png: vanished"):
+    with pytest.raises(DataError, match=r"a/frame_0000001\.png: vanished"):
         build_cache(index, data, progress=False)
 
 
@@ -357,7 +359,7 @@ def test_converted_modes_are_counted(data):
 
 def test_size_is_stated_and_refused_when_the_disk_is_too_small(data, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6, 10_000))
-    with pytest.raises(CacheError, match=r"18 frames of 3 studies, about .* GB .*but only 0\.00 GB are free"):
+    with pytest.raises(DataError, match=r"18 frames of 3 studies, about .* GB .*but only 0\.00 GB are free"):
         build(data)
 
 
@@ -365,7 +367,7 @@ class Stop:
     """Stands in for a step of the build and fails at a study's frame."""
 
     def __init__(self, error, study="b"):
-        self.error, self.study, self.real = error, study, caches._encode_one
+        self.error, self.study, self.real = error, study, cache_writer._encode_one
 
     def __call__(self, path, *rest):
         if f"/{self.study}/" in path and path.endswith("10.png"):
@@ -375,16 +377,16 @@ class Stop:
 
 @pytest.mark.parametrize(
     ("error", "raised", "message"),
-    [(OSError(errno.ENOSPC, "no space"), CacheError, "disk full while writing .*finished studies are kept"),
+    [(OSError(errno.ENOSPC, "no space"), DataError, "disk full while writing .*finished studies are kept"),
      (KeyboardInterrupt(), KeyboardInterrupt, None)],
 )  # fmt: skip
 def test_disk_full_and_ctrl_c_keep_finished_studies(data, monkeypatch, error, raised, message):
     with monkeypatch.context() as patch:
-        patch.setattr(caches, "_encode_one", Stop(error))
-        patch.setattr(caches, "_estimate", lambda *_: 1.0)
+        patch.setattr(cache_writer, "_encode_one", Stop(error))
+        patch.setattr(cache_writer, "_estimate", lambda *_: 1.0)
         with pytest.raises(raised, match=message):
             build(data)
-    folder = caches.location(index_of(data), data)
+    folder = location(index_of(data), data)
     assert {p.name for p in folder.iterdir()} == {".lock", "a.npz", "a.tar"}
     kept = (folder / "a.tar").stat().st_ino
     assert (build(data).folder / "a.tar").stat().st_ino == kept
@@ -395,23 +397,23 @@ def test_killed_or_interrupted_build_is_resumed(data, how):
     """In the middle of study b: a stays, b and c are made by the next run, no part is left."""
     script = f"""
 import time
-from rarevision.data import cache
+from rarevision.data import cache_writer
 from rarevision.config import Data
 from rarevision.data import read_test
-real = cache._encode_one
+real = cache_writer._encode_one
 def slow(path, *rest):
     if "/b/" in path and path.endswith("10.png"):
         print("now", flush=True)
         time.sleep(60 if SLOW else 0.5)
     return real(path, *rest)
 SLOW = {how == signal.SIGKILL}
-cache._encode_one, cache._estimate = slow, lambda *_: 1.0
+cache_writer._encode_one, cache_writer._estimate = slow, lambda *_: 1.0
 data = Data(**{vars(data)!r})
-cache.build_cache(read_test(data.test_root, progress=False)[0], data, progress=False)
+cache_writer.build_cache(read_test(data.test_root, progress=False)[0], data, progress=False)
 """
     build_process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert build_process.stdout.readline() == b"now\n"
-    folder = caches.location(index_of(data), data)
+    folder = location(index_of(data), data)
     while not (folder / "a.npz").exists():
         time.sleep(0.05)
     build_process.send_signal(how)
@@ -424,8 +426,8 @@ cache.build_cache(read_test(data.test_root, progress=False)[0], data, progress=F
 
 
 def test_two_builders_at_once_do_the_work_once(data, monkeypatch):
-    calls, real = [], caches._write
-    monkeypatch.setattr(caches, "_write", lambda *a: (calls.append(a[3]), time.sleep(0.1), real(*a)))
+    calls, real = [], cache_writer._write
+    monkeypatch.setattr(cache_writer, "_write", lambda *a: (calls.append(a[3]), time.sleep(0.1), real(*a)))
     threads = [threading.Thread(target=build, args=(data,)) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -445,7 +447,7 @@ def test_dataset_from_cache_and_from_source_agree(data):
     index = index_of(data)
     cached = FrameDataset(index, open_reader(index, data, progress=False), 32)
     plain_reader = open_reader(index, Data(**vars(data) | {"cache": False}), progress=False)
-    assert isinstance(plain_reader, Plain)
+    assert isinstance(plain_reader, SourceReader)
     plain = FrameDataset(index, plain_reader, 32)
     for row in range(len(index)):
         (a, labels, r), (b, _, _) = cached[row], plain[row]

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from rarevision.data.galar import DataError, FrameIndex, fingerprint, read_galar, read_test
-from rarevision.data.layout import read_label_csv
+from rarevision.data import DataError, FrameIndex, read_galar, read_test
+from rarevision.data.tables import read_label_csv
+from rarevision.files import fingerprint
 from rarevision.labels import COLUMN, LABELS
 from rarevision.run.command import main
 

@@ -7,8 +7,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from rarevision.config import Data
-from rarevision.data.frames import FrameDataset, build_cache
-from rarevision.data.galar import DataError, read_test
+from rarevision.data import DataError, FrameDataset, open_reader, read_test
 from rarevision.data.stream import stream
 
 webdataset = pytest.importorskip("webdataset")
@@ -24,7 +23,7 @@ def opened(tmp_path):
             Image.fromarray(pixels).save(tmp_path / "set" / study / f"frame_{3 * i + 7:07d}.png")
     index, _ = read_test(tmp_path / "set", progress=False)
     object.__setattr__(index, "labels", lot.integers(0, 2, (12, 17)).astype(np.uint8))
-    cache = build_cache(index, Data(cache_root=str(tmp_path / "cache"), workers=1), progress=False)
+    cache = open_reader(index, Data(cache_root=str(tmp_path / "cache"), workers=1), progress=False)
     return index, cache, [str(cache.folder / f"{study}.tar") for study in index.studies]
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 import phantom as demo
 from rarevision.config import Data
-from rarevision.data.galar import read_test
+from rarevision.data import read_test
 from rarevision.data.view import SAMPLE, Field, View, colour_map, find_field, study_view
 from rarevision.labels import COLUMN
 

@@ -15,8 +15,8 @@ from torch import nn
 
 from rarevision import scores
 from rarevision.config import Data
-from rarevision.data import frames
-from rarevision.data.frames import Plain
+from rarevision.data import DataError, FrameError, open_reader
+from rarevision.data.frames import SourceReader
 from rarevision.data.image import square
 from rarevision.files import write_json
 from rarevision.labels import N_LABELS
@@ -157,7 +157,7 @@ def test_an_interrupted_prediction_keeps_what_is_done(world, tmp_path):
         )
 
 
-class Holes(Plain):
+class Holes(SourceReader):
     """A reader some of whose frames cannot be decoded."""
 
     def __init__(self, world, bad):
@@ -166,8 +166,6 @@ class Holes(Plain):
 
     def read(self, row):
         if row in self.holes:
-            from rarevision.data.image import FrameError
-
             raise FrameError(self.index.path(row), "truncated")
         return super().read(row)
 
@@ -234,14 +232,14 @@ def test_a_full_disk_is_named_and_finished_studies_kept(world, tmp_path, monkeyp
 def test_ctrl_c_keeps_finished_studies(world, trained, tmp_path, monkeypatch, capsys):
     shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("probs", "labels"))
     write_json(tmp_path / "run.json", world.config.as_dict())
-    real, stop = Plain.read, world.index.rows("4").start + 20
+    real, stop = SourceReader.read, world.index.rows("4").start + 20
 
     def read(self, row):
         if row == stop:
             raise KeyboardInterrupt
         return real(self, row)
 
-    monkeypatch.setattr(Plain, "read", read)
+    monkeypatch.setattr(SourceReader, "read", read)
     assert command.main(["predict", "--config", str(tmp_path / "run.json"), "--run-dir", str(tmp_path / "run")]) == 130
     assert capsys.readouterr().err.strip().endswith("stopped; the same command goes on where it was")
     done = sorted(p.relative_to(tmp_path / "run/probs").as_posix() for p in (tmp_path / "run/probs").rglob("*.npz"))
@@ -253,10 +251,10 @@ def test_ctrl_c_keeps_finished_studies(world, trained, tmp_path, monkeypatch, ca
 def test_a_damaged_cache_is_one_line_that_names_the_tar(world, tmp_path, workers):
     data = {"cache": True, "cache_root": str(tmp_path / "cache"), "workers": workers}
     settings = world.but(data=data)
-    cache = frames.open_reader(world.index, settings.config.data, progress=False)
+    cache = open_reader(world.index, settings.config.data, progress=False)
     with open(cache.folder / "2.tar", "r+b") as tar:
         tar.truncate(1024)
-    with pytest.raises(frames.CacheError, match=r"2\.tar: damaged at the frame of .*; delete the tar") as error:
+    with pytest.raises(DataError, match=r"2\.tar: damaged at the frame of .*; delete the tar") as error:
         run(tiny.replace(settings, reader=cache), [MeanColour()], tmp_path / "probs")
     assert len(str(error.value).splitlines()) == 1
 
@@ -306,7 +304,7 @@ def test_out_of_fold_each_study_is_scored_by_the_model_that_never_saw_it(world, 
 def test_another_test_set_is_listed_alone(world, trained):
     for studies in (["1", "2"], ["3"]):
         some = world.index.select(studies)
-        reader = Plain(some, world.config.data)
+        reader = SourceReader(some, world.config.data)
         predict.predict_folds(world.config, world.index, world.reader, world.splits, trained, (some, reader), False)
         manifest = json.loads((trained / "probs/test/manifest.json").read_text())
         assert list(manifest["studies"]) == studies
@@ -393,12 +391,12 @@ import os, signal, sys, torch
 from rarevision.run import command
 from rarevision.data import frames
 from rarevision.training import predict
-read = frames.Plain.read
+read = frames.SourceReader.read
 def dying(self, row):
     if torch.utils.data.get_worker_info() is not None and row == 30:
         os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
     return read(self, row)
-frames.Plain.read = dying
+frames.SourceReader.read = dying
 sys.exit(command.main(sys.argv[1:]))
 """
 

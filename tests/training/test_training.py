@@ -12,7 +12,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
-from rarevision.data.frames import Plain
+from rarevision.data.frames import SourceReader
 from rarevision.files import write_json
 from rarevision.training import checkpoint, fold, launch
 from rarevision.training import folds as training
@@ -350,7 +350,7 @@ def test_an_undecodable_frame_stops_with_its_name(world, tmp_path, workers):
         bad = world.but(data={"workers": workers}, train={"sampler": "none"})
         with pytest.raises(TrainingError, match=path.name):
             train(bad, tmp_path)
-        known = tiny.replace(bad, reader=Plain(world.index, world.config.data))
+        known = tiny.replace(bad, reader=SourceReader(world.index, world.config.data))
         known.reader.bad = {row: "truncated"}  # as a cache knows it: left out
         assert len(train(known.but(train={"epochs": 1}), tmp_path / "known")) == 1
     finally:

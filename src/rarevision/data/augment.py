@@ -18,6 +18,8 @@ import albumentations as A
 import cv2
 import numpy as np
 
+from rarevision.data.image import square
+
 LINEAR = cv2.INTER_LINEAR  # the cache is already close to the model's size; nothing is shrunk by much
 
 
@@ -57,13 +59,18 @@ PIPELINES = {"paper": paper, "endoscopy": endoscopy}
 
 
 class Augment:
-    """uint8 [h, w, 3] -> uint8 [size, size, 3], a function of (seed, epoch, row) and the image alone."""
+    """uint8 [h, w, 3] -> uint8 [size, size, 3], a function of (seed, epoch, row) and the image alone.
+
+    Nothing is drawn where `name` is "none" or `epoch` is None: the frame is brought to its square as for evaluation.
+    """
 
     def __init__(self, name: str, size: int, seed: int):
-        self.seed = seed
-        self.pipeline = A.Compose(PIPELINES[name](size))
+        self.size, self.seed = size, seed
+        self.pipeline = None if name == "none" else A.Compose(PIPELINES[name](size))
 
-    def __call__(self, image: np.ndarray, epoch: int, row: int) -> np.ndarray:
+    def __call__(self, image: np.ndarray, epoch: int | None, row: int) -> np.ndarray:
+        if self.pipeline is None or epoch is None:
+            return square(image, self.size)
         entropy = np.random.SeedSequence([self.seed, epoch, row])
         # One generator for all transforms: Compose.set_random_seed gives each the same numbers, and then both flips
         # always happen together.

@@ -2,11 +2,8 @@
 
 Frames and label rows are joined on the number in the file's name (the CSV's `frame`), never on `index`, which only
 counts rows: PillCam studies have frame = 5 * index (Le Floch et al., Galar, Scientific Data 2025).
-
-    rarevision verify DATA_ROOT [--full]     checks a data set before hours of training
 """
 
-import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -16,38 +13,21 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from rarevision.data.image import FrameError, check
-from rarevision.data.index import FrameIndex, load
-from rarevision.data.layout import DataError, Scan, labels_folder, read_label_csv, read_systems, read_test_csv, scan
+from rarevision.data.errors import DataError, FrameError
+from rarevision.data.image import check
+from rarevision.data.index import FrameIndex, load_notes
+from rarevision.data.layout import Scan, labels_folder, scan
+from rarevision.data.tables import read_label_csv, read_systems, read_test_csv
 from rarevision.files import digest
 from rarevision.scores import natural
 
-__all__ = ["DataError", "FrameIndex", "fingerprint", "read_galar", "read_test"]
-
 SIZES = {336: "olympus", 480: "navicam", 512: "pillcam", 576: "pillcam"}  # px, width of a frame
 RATIOS = {5: "pillcam", 1: "olympus"}  # frame / index, in Galar only
+REPORT = ["system", "width", "height", "on_disk", "labelled", "joined", "only_on_disk", "only_labelled"]
+REPORT += ["ratio", "first", "last", "folder", "note"]
 
-
-def fingerprint(root: str | Path) -> str:
-    """Hash over name, size and mtime of every frame and table below root: any change of one changes it.
-
-    Reads no file; a stat per file (about 5 us on a local disk, so 20 s for the whole of Galar).
-    """
-    root = Path(root)
-    _require(root)
-    seen = hashlib.sha256()
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        seen.update(f"{os.path.relpath(folder, root)}\n".encode(errors="surrogateescape"))
-        for name in sorted(names):
-            if not name.startswith("."):
-                try:
-                    stat = os.stat(f"{folder}/{name}")
-                    facts = f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n"
-                except FileNotFoundError:  # a broken link, or gone this instant: that is a state too
-                    facts = f"{name}\0gone\n"
-                seen.update(facts.encode(errors="surrogateescape"))
-    return seen.hexdigest()
+Line = dict[str, Any]  # of the report: what is known of one study
+Part = tuple[str, str, str, np.ndarray, np.ndarray, np.ndarray | None]  # study, system, folder, frame, variant, labels
 
 
 def read_galar(
@@ -60,68 +40,87 @@ def read_galar(
     """Index of the labelled frames below `root` and a coverage report, one line per study.
 
     Frames without labels and labels without frames are counted in the report and left out, so that partial copies
-    work. `labels`: folder of CSVs below root ("" = the newest whose name contains "Labels"); `missing`: what a label
-    column that a CSV lacks means; `cache`: parquet file that keeps the result and gives it back while no folder and no
-    table changed.
-    Raises DataError naming file and line for anything that cannot be right.
+    work. Raises DataError naming file and line for anything that cannot be right.
+
+    labels   folder of CSVs below root; "" = the newest whose name contains "Labels"
+    missing  what a label column means that a CSV lacks: "zero" reads it as 0, "error" raises
+    cache    parquet file that keeps the result, and gives it back while no folder and no table changed
     """
-    root = Path(root)
-    _require(root)
+    root = _existing(root)
     if cache is not None and Path(cache).exists():
-        index, notes = load(cache)
+        notes = load_notes(cache)
         if notes.get("stamp") == _stamp(root, labels, missing, notes.get("seen", {})):
-            return replace(index, root=root), _report(notes["report"])
+            return replace(FrameIndex.load(cache), root=root), _report(notes["report"])
     found = scan(root, progress)
     folder = labels_folder(root, labels, found)
-    tables = {p.stem: p for p in tables_in(folder)}
+    tables = label_tables(folder)
     found.raise_faults()
     for name, images in found.unnamed.items():
         if Path(name).name in tables:
             raise DataError(f"{root / name / images[0]}: no frame number in the name; write frame_<number>.png")
-    both = sorted(tables.keys() & found.folders.keys(), key=natural)
-    if not both:
+    if not tables.keys() & found.folders.keys():
         raise DataError(
             f"{root}: no study has both frames and labels; frames of {_some(found.folders)}, labels ({folder}) of "
             f"{_some(tables)}; a study's folder and its CSV must have the same name"
         )
     systems = read_systems(found.tables)
-    lines, parts = [], []
     studies = sorted(tables.keys() | found.folders.keys(), key=natural)
-    for study in tqdm(studies, "labels", disable=not progress, unit="study"):
-        line: dict[str, Any] = {"study": study, "on_disk": 0, "labelled": 0, "joined": 0, "ratio": np.nan, "note": ""}
-        if study in tables:
-            frame, values, counter = read_label_csv(tables[study], missing)
-            line |= {"labelled": len(frame), "ratio": _ratio(frame, counter)}
-        if study in found.folders:
-            line |= _facts(root, found, study)
-        line["system"] = systems.get(study) or _system(line)
-        if line["system"] == "unknown" and study in systems:
-            line["note"] = "metadata.csv: a capsule system other than PillCam, Olympus, NaviCam"
-        if study in tables and study in found.folders:
-            part = found.folders[study]
-            joined, on_disk, labelled = np.intersect1d(part.frame, frame, assume_unique=True, return_indices=True)
-            line["joined"] = len(joined)
-            by_index = counter is not None and np.isin(part.frame, counter).mean() > 0.99
-            if by_index and len(joined) < 0.9 * len(part.frame):
-                line["note"] = "file numbers follow `index`, not `frame`: rename the files"
-            if not len(joined):
-                raise DataError(
-                    f"{root / part.path} and {tables[study]}: nothing joined; files number {_span(part.frame)}, the "
-                    f"`frame` column {_span(frame)}. {line['note']}"
-                )
-            parts.append(
-                (study, line["system"], part.path, joined.astype(np.int32), part.variant[on_disk], values[labelled])
-            )
-        elif study in tables:
-            line["note"] = "labels without frames"
-        else:
-            line["note"] = "frames without labels"
-        lines.append(line)
-    index = _index(root, found, parts)
+    read = [
+        _labelled_study(root, found, study, tables.get(study), systems.get(study, ""), missing)
+        for study in tqdm(studies, "labels", disable=not progress, unit="study")
+    ]
+    lines = [line for line, _ in read]
+    index = _index(root, found, [part for _, part in read if part is not None])
     if cache is not None:
         seen = {"folders": found.seen, "tables": [os.path.relpath(p, root) for p in (*tables.values(), *found.tables)]}
         index.save(cache, {"stamp": _stamp(root, labels, missing, seen), "seen": seen, "report": lines})
     return index, _report(lines)
+
+
+def read_test(root: str | Path, progress: bool = True) -> tuple[FrameIndex, pd.DataFrame]:
+    """Index (labels None) and coverage report of unlabelled studies: `<root>/[.../]<study>/frame_*.(png|jpg)`.
+
+    A `<study>.csv` anywhere below root is only compared with the frames on disk.
+    """
+    root = _existing(root)
+    found = scan(root, progress)
+    found.raise_faults()
+    if not found.folders:
+        first = next((root / f / names[0] for f, names in found.unnamed.items()), None)
+        raise DataError(
+            f"{root}: no folder with frames; expected <study>/frame_<number>.png"
+            + (f"; {first} has no frame number in its name" if first else "")
+        )
+    lists = (p for p in found.tables if "labels" not in p.parent.name.lower())  # those hold labels, not lists of frames
+    tables = {p.stem: p for p in lists if p.stem in found.folders}
+    lines, parts = [], list[Part]()
+    for study in sorted(found.folders, key=natural):
+        part = found.folders[study]
+        listed = read_test_csv(tables[study]) if study in tables else None
+        line: Line = {"study": study, "labelled": 0 if listed is None else len(listed), "ratio": np.nan, "note": ""}
+        line |= _facts(root, found, study)
+        line["joined"] = len(part.frame) if listed is None else len(np.intersect1d(part.frame, listed))
+        line["system"] = "navicam" if "navi" in study.lower() else _system(line)
+        if listed is not None and line["joined"] < max(len(listed), len(part.frame)):
+            line["note"] = f"{tables[study].name} lists other frames than the folder holds"
+        lines.append(line)
+        parts.append((study, line["system"], part.path, part.frame, part.variant, None))
+    return _index(root, found, parts), _report(lines)
+
+
+def label_tables(folder: Path) -> dict[str, Path]:
+    """The label CSVs of a folder, by study."""
+    paths = [p for p in folder.iterdir() if p.suffix.lower() == ".csv" and not p.name.startswith(".")]
+    return {p.stem: p for p in sorted(paths, key=lambda p: natural(p.stem)) if p.stem.lower() != "metadata"}
+
+
+def _existing(root: str | Path) -> Path:
+    root = Path(root)
+    if not root.is_dir():
+        raise DataError(
+            f"{root}: no such folder; set data.root / data.test_root (DATA_ROOT, TEST_ROOT) to the data set"
+        )
+    return root
 
 
 def _stamp(root: Path, labels: str, missing: str, seen: dict[str, list[str]]) -> str:
@@ -139,52 +138,36 @@ def _stamp(root: Path, labels: str, missing: str, seen: dict[str, list[str]]) ->
     return digest(states)
 
 
-def read_test(root: str | Path, progress: bool = True) -> tuple[FrameIndex, pd.DataFrame]:
-    """Index (labels None) and coverage report of unlabelled studies: `<root>/[.../]<study>/frame_*.(png|jpg)`.
-
-    A `<study>.csv` anywhere below root is only compared with the frames on disk.
-    """
-    root = Path(root)
-    _require(root)
-    found = scan(root, progress)
-    found.raise_faults()
-    if not found.folders:
-        first = next((root / f / names[0] for f, names in found.unnamed.items()), None)
-        raise DataError(
-            f"{root}: no folder with frames; expected <study>/frame_<number>.png"
-            + (f"; {first} has no frame number in its name" if first else "")
-        )
-    lists = (p for p in found.tables if "labels" not in p.parent.name.lower())  # those hold labels, not lists of frames
-    tables = {p.stem: p for p in lists if p.stem in found.folders}
-    lines, parts = [], []
-    for study in sorted(found.folders, key=natural):
-        part = found.folders[study]
-        listed = read_test_csv(tables[study]) if study in tables else None
-        line = {"study": study, "labelled": 0 if listed is None else len(listed), "ratio": np.nan, "note": ""}
+def _labelled_study(
+    root: Path, found: Scan, study: str, table: Path | None, system: str, missing: Literal["error", "zero"]
+) -> tuple[Line, Part | None]:
+    """A study's line of the report, and its part of the index if it has both frames and labels."""
+    line: Line = {"study": study, "on_disk": 0, "labelled": 0, "joined": 0, "ratio": np.nan, "note": ""}
+    if table is not None:
+        frame, labels, counter = read_label_csv(table, missing)
+        line |= {"labelled": len(frame), "ratio": _ratio(frame, counter)}
+    part = found.folders.get(study)
+    if part is not None:
         line |= _facts(root, found, study)
-        line["joined"] = len(part.frame) if listed is None else len(np.intersect1d(part.frame, listed))
-        line["system"] = "navicam" if "navi" in study.lower() else _system(line)
-        if listed is not None and line["joined"] < max(len(listed), len(part.frame)):
-            line["note"] = f"{tables[study].name} lists other frames than the folder holds"
-        lines.append(line)
-        parts.append((study, line["system"], part.path, part.frame, part.variant, None))
-    return _index(root, found, parts), _report(lines)
-
-
-def tables_in(folder: Path) -> list[Path]:
-    """The label CSVs of a folder, one per study."""
-    names = (p for p in folder.iterdir() if p.suffix.lower() == ".csv" and not p.name.startswith("."))
-    return sorted((p for p in names if p.stem.lower() != "metadata"), key=lambda p: natural(p.stem))
-
-
-def _require(root: Path) -> None:
-    if not root.is_dir():
+    line["system"] = system or _system(line)
+    if system == "unknown":
+        line["note"] = "metadata.csv: a capsule system other than PillCam, Olympus, NaviCam"
+    if table is None or part is None:
+        return line | {"note": "frames without labels" if table is None else "labels without frames"}, None
+    joined, on_disk, labelled = np.intersect1d(part.frame, frame, assume_unique=True, return_indices=True)
+    line["joined"] = len(joined)
+    by_index = counter is not None and np.isin(part.frame, counter).mean() > 0.99
+    if by_index and len(joined) < 0.9 * len(part.frame):
+        line["note"] = "file numbers follow `index`, not `frame`: rename the files"
+    if not len(joined):
         raise DataError(
-            f"{root}: no such folder; set data.root / data.test_root (DATA_ROOT, TEST_ROOT) to the data set"
+            f"{root / part.path} and {table}: nothing joined; files number {part.frame[0]}..{part.frame[-1]}, the "
+            f"`frame` column {frame[0]}..{frame[-1]}. {line['note']}"
         )
+    return line, (study, line["system"], part.path, joined, part.variant[on_disk], labels[labelled])
 
 
-def _index(root: Path, found: Scan, parts: list[tuple]) -> FrameIndex:
+def _index(root: Path, found: Scan, parts: list[Part]) -> FrameIndex:
     studies, systems, folders, frames, variants, labels = zip(*parts, strict=True)
     return FrameIndex(
         root=root,
@@ -199,12 +182,12 @@ def _index(root: Path, found: Scan, parts: list[tuple]) -> FrameIndex:
     )
 
 
-def _facts(root: Path, found: Scan, study: str) -> dict[str, Any]:
+def _facts(root: Path, found: Scan, study: str) -> Line:
     """What the disk says of a study; the image size is the first frame's, from its header."""
     part = found.folders[study]
     facts = {"folder": part.path, "on_disk": len(part.frame), "first": int(part.frame[0]), "last": int(part.frame[-1])}
     try:
-        width, height = check(root / part.path / found.name(part, 0))
+        width, height = check(root / part.path / found.names(part)[0])
     except FrameError as error:
         return facts | {"note": f"first frame: {error.reason}"}
     return facts | {"width": width, "height": height}
@@ -217,26 +200,19 @@ def _ratio(frame: np.ndarray, counter: np.ndarray | None) -> float:
     return round(float(np.median(frame[counter > 0] / counter[counter > 0])), 3)
 
 
-def _system(line: dict[str, Any]) -> str:
+def _system(line: Line) -> str:
     """Capsule system from the frame's width, else from frame / index, where metadata.csv does not say it."""
     return SIZES.get(line.get("width", 0)) or RATIOS.get(line["ratio"], "unknown")
 
 
-def _report(lines: list[dict[str, Any]]) -> pd.DataFrame:
-    order = ["system", "width", "height", "on_disk", "labelled", "joined", "only_on_disk", "only_labelled"]
-    order += ["ratio", "first", "last", "folder", "note"]
+def _report(lines: list[Line]) -> pd.DataFrame:
     table = pd.DataFrame(lines).set_index("study")
     table["only_on_disk"] = table.on_disk - table.joined
     table["only_labelled"] = (table.labelled - table.joined).clip(lower=0)
-    table = table.reindex(columns=order)
-    whole = ["width", "height", "first", "last"]
-    return table.astype(dict.fromkeys(whole, "Int64")).fillna({"folder": "", "note": ""})
+    table = table.reindex(columns=REPORT)
+    return table.astype(dict.fromkeys(["width", "height", "first", "last"], "Int64")).fillna({"folder": "", "note": ""})
 
 
 def _some(names: Any) -> str:
     names = sorted(names, key=natural)
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "none"
-
-
-def _span(frame: np.ndarray) -> str:
-    return f"{frame[0]}..{frame[-1]}"

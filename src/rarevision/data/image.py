@@ -16,23 +16,12 @@ import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from rarevision.errors import UserError
+from rarevision.data.errors import FrameError
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 HEAD, TAIL = 1 << 16, 12  # bytes that `check` reads
 MAX_PIXELS = 4096 * 4096  # a capsule frame has under 1 megapixel; more is a decompression bomb
-
-
-class FrameError(UserError):
-    """A frame that cannot be used: `.path` and `.reason`."""
-
-    def __init__(self, path: str | Path, reason: str):
-        super().__init__(f"{path}: {reason}")
-        self.path, self.reason = Path(path), reason
-
-    def __reduce__(self):
-        return FrameError, (self.path, self.reason)  # workers send it to the parent
 
 
 def read_bytes(path: str | Path, ends: bool = False) -> bytes:
@@ -56,11 +45,12 @@ def read_bytes(path: str | Path, ends: bool = False) -> bytes:
     return data
 
 
-def _open(path: str | Path, data: bytes | str | Path) -> Image.Image:
+def _open(path: str | Path, data: bytes) -> Image.Image:
+    """The image with its header read; FrameError unless it is a PNG or JPEG of a sane size."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data)
+            image = Image.open(io.BytesIO(data))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise FrameError(path, "absurd dimensions (decompression bomb)") from None
     except UnidentifiedImageError:
@@ -123,7 +113,7 @@ def decode(data: bytes, path: str | Path = "<bytes>") -> np.ndarray:
         image.load()
         if "transparency" in image.info:
             image = image.convert("RGBA")
-        if image.mode == "RGBA" and image.getextrema()[3][0] < 255:
+        if image.mode == "RGBA" and np.asarray(image)[..., 3].min() < 255:
             raise FrameError(path, "wrong mode: transparent pixels")
         return np.array(image.convert("RGB"))
     except FrameError:
@@ -146,8 +136,9 @@ def check(path: str | Path) -> tuple[int, int]:
     image = _open(path, data)
     whole = data.endswith(PNG_END) if image.format == "PNG" else data.endswith(b"\xff\xd9")
     if not whole or _refused_mode(image) or image.mode != "RGB" or "transparency" in image.info:
-        return read_image(path).shape[1::-1]  # something is unusual: let decoding judge and name it
-    if image.format == "PNG" and png_kind(data)[0] == 16:
+        height, width, _ = read_image(path).shape  # something is unusual: let decoding judge and name it
+        return width, height
+    if (kind := png_kind(data)) and kind[0] == 16:
         raise FrameError(path, "wrong mode: 16 bit")
     return image.size
 
@@ -183,15 +174,3 @@ def square(image: np.ndarray, size: int) -> np.ndarray:
         top, left = round((height - size) / 2), round((width - size) / 2)
         return np.ascontiguousarray(image[top : top + size, left : left + size])
     return resize(image, size, size)
-
-
-def bad_frames(errors: list[FrameError], frames: int, allowed: float) -> str:
-    """The message for frames that cannot be decoded: the first 20 by name and reason, and how many more."""
-    lines = [f"  {error.path}: {error.reason}" for error in errors[:20]]
-    if len(errors) > 20:
-        lines.append(f"  and {len(errors) - 20} more")
-    share = len(errors) / max(frames, 1)
-    return (
-        f"{len(errors)} of {frames} frames ({share:.2%}) cannot be decoded; data.max_bad_share allows {allowed:.2%} "
-        "per study. Repair or remove them, or allow the share:\n" + "\n".join(lines)
-    )

@@ -3,7 +3,9 @@
 Paths are rebuilt from folder, prefix, digits and suffix when needed.
 """
 
+import contextlib
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rarevision.data.layout import DataError
+from rarevision.data.errors import DataError
+from rarevision.data.image import read_image
+from rarevision.data.layout import Variant, file_name
 from rarevision.data.shared import SharedArrays
 from rarevision.files import atomic
 from rarevision.labels import LABELS, N_LABELS
@@ -25,8 +29,6 @@ class FrameIndex(SharedArrays):
     Workers share the arrays, forked or spawned.
     """
 
-    _arrays = ("offsets", "frame", "labels", "variant")
-
     root: Path
     studies: tuple[str, ...]
     offsets: np.ndarray  # int64 [n_studies + 1]: study k has rows offsets[k] .. offsets[k + 1]
@@ -34,39 +36,41 @@ class FrameIndex(SharedArrays):
     labels: np.ndarray | None  # uint8 [N, 17], None where unknown
     systems: tuple[str, ...]  # 'pillcam' | 'olympus' | 'navicam' | 'unknown', per study
     folders: tuple[str, ...]  # below root, per study
-    variants: tuple[tuple[str, int, str], ...]  # (prefix, digits, suffix) of file names
-    variant: np.ndarray  # uint8 [N], code into `variants`
+    variants: tuple[Variant, ...]  # the ways of writing file names that occur
+    variant: np.ndarray  # uint8 [N], position in `variants`
 
     def __len__(self) -> int:
         return len(self.frame)
 
     def rows(self, study: str) -> slice:
+        """A study's rows."""
         if study not in self.studies:
             raise DataError(f"study {study!r} is not in the index of {self.root}; it holds {', '.join(self.studies)}")
         k = self.studies.index(study)
         return slice(int(self.offsets[k]), int(self.offsets[k + 1]))
 
-    def path(self, row: int) -> Path:
-        return self.root / self.folders[int(self.study_of(row))] / self.name(row)
-
-    def name(self, row: int) -> str:
-        prefix, digits, suffix = self.variants[self.variant[row]]
-        return f"{prefix}{self.frame[row]:0{digits}d}{suffix}"
+    def folder(self, study: str) -> Path:
+        return self.root / self.folders[self.studies.index(study)]
 
     def names(self, study: str) -> list[str]:
         """File names of a study's frames, in its folder, in frame order."""
         rows = self.rows(study)
-        pairs = zip(self.frame[rows].tolist(), self.variant[rows].tolist(), strict=True)
-        return [f"{self.variants[v][0]}{number:0{self.variants[v][1]}d}{self.variants[v][2]}" for number, v in pairs]
+        pairs = zip(self.variant[rows].tolist(), self.frame[rows].tolist(), strict=True)
+        return [file_name(self.variants[v], number) for v, number in pairs]
 
-    def folder(self, study: str) -> Path:
-        return self.root / self.folders[self.studies.index(study)]
+    def path(self, row: int) -> Path:
+        name = file_name(self.variants[self.variant[row]], int(self.frame[row]))
+        return self.root / self.folders[int(self.study_of(row))] / name
+
+    def image(self, row: int) -> np.ndarray:
+        """uint8 [H, W, 3] RGB of a row's file as it is; FrameError if it cannot be decoded."""
+        return read_image(self.path(row))
 
     def study_of(self, rows: Any) -> np.ndarray:
         """Position in `studies` of each row."""
         return np.searchsorted(self.offsets, rows, side="right") - 1
 
-    def select(self, studies: Any) -> "FrameIndex":
+    def select(self, studies: Sequence[str]) -> "FrameIndex":
         """The same index for some studies only, in the order given."""
         slices = [self.rows(s) for s in studies]
         rows = np.concatenate([np.arange(s.start, s.stop) for s in slices] or [np.empty(0, np.int64)])
@@ -98,38 +102,43 @@ class FrameIndex(SharedArrays):
 
     @classmethod
     def load(cls, path: str | Path) -> "FrameIndex":
-        return load(path)[0]
+        """A saved index; DataError where the file is something else."""
+        with _opened(path) as (parquet, small):
+            n, columns = parquet.metadata.num_rows, parquet.schema_arrow.names[1:]
+            arrays = {"frame": np.empty(n, np.int32), "variant": np.empty(n, np.uint8)}
+            labels = np.empty((n, N_LABELS), np.uint8) if LABELS[0] in columns else None
+            arrays |= {} if labels is None else {name: labels[:, i] for i, name in enumerate(LABELS)}
+            start = 0
+            for batch in parquet.iter_batches(1 << 16, columns=columns):  # in pieces: no second copy of it all
+                for name in columns:
+                    arrays[name][start : start + len(batch)] = batch[name].to_numpy()
+                start += len(batch)
+        return cls(
+            root=Path(small["root"]),
+            studies=tuple(small["studies"]),
+            offsets=np.asarray(small["offsets"], np.int64),
+            frame=arrays["frame"],
+            labels=labels,
+            systems=tuple(small["systems"]),
+            folders=tuple(small["folders"]),
+            variants=tuple((prefix, digits, suffix) for prefix, digits, suffix in small["variants"]),
+            variant=arrays["variant"],
+        )
 
 
-def load(path: str | Path) -> tuple[FrameIndex, dict[str, Any]]:
-    """A saved index and the notes saved with it; DataError where the file is something else."""
+def load_notes(path: str | Path) -> dict[str, Any]:
+    """The notes that were saved with an index."""
+    with _opened(path) as (_, small):
+        return small["notes"]
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path) -> Iterator[tuple[pq.ParquetFile, dict[str, Any]]]:
+    """A saved index's file and what its metadata hold."""
     try:
         with pq.ParquetFile(path) as parquet:
-            small = json.loads(parquet.schema_arrow.metadata[b"rarevision"])
-            n, names = parquet.metadata.num_rows, parquet.schema_arrow.names
-            frame, variant = np.empty(n, np.int32), np.empty(n, np.uint8)
-            labels = np.empty((n, N_LABELS), np.uint8) if LABELS[0] in names else None
-            wanted = [name for name in names if name != "study"]
-            start = 0
-            for batch in parquet.iter_batches(1 << 16, columns=wanted):  # in pieces: the peak stays at the arrays' size
-                rows = slice(start, start := start + len(batch))
-                frame[rows], variant[rows] = batch["frame"].to_numpy(), batch["variant"].to_numpy()
-                if labels is not None:
-                    for i, name in enumerate(LABELS):
-                        labels[rows, i] = batch[name].to_numpy()
+            yield parquet, json.loads(parquet.schema_arrow.metadata[b"rarevision"])
     except FileNotFoundError:
         raise
     except (OSError, KeyError, TypeError, pa.ArrowException, json.JSONDecodeError) as error:
         raise DataError(f"{path}: not a frame index ({error}); delete it and run stage 01 again") from None
-    index = FrameIndex(
-        root=Path(small["root"]),
-        studies=tuple(small["studies"]),
-        offsets=np.asarray(small["offsets"], np.int64),
-        frame=frame,
-        labels=labels,
-        systems=tuple(small["systems"]),
-        folders=tuple(small["folders"]),
-        variants=tuple((p, d, s) for p, d, s in small["variants"]),
-        variant=variant,
-    )
-    return index, small["notes"]

@@ -8,7 +8,6 @@
 """
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,17 +15,13 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from rarevision.config import Split
-from rarevision.data.galar import FrameIndex
-from rarevision.errors import UserError
+from rarevision.data.errors import DataError
+from rarevision.data.index import FrameIndex
 from rarevision.files import digest, write_json
 from rarevision.labels import LABELS
 from rarevision.scores import natural
 
 ARTICLE_TRAIN, ARTICLE_TEST = range(1, 61), range(61, 81)
-
-
-class SplitError(UserError):
-    """Studies that cannot be split as asked, or a split file that does not fit."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +34,33 @@ class Splits:
     scheme: str
     seed: int
 
+    @classmethod
+    def make(cls, index: FrameIndex, split: Split) -> "Splits":
+        """Split the studies of an index; the same studies, labels and seed give the same split."""
+        studies = sorted(index.studies, key=natural)
+        if split.scheme == "published":
+            if len(studies) < 2:
+                raise DataError(f"split.scheme = 'published' needs 2 studies, the data have {len(studies)}")
+            _, validation = train_test_split(studies, test_size=0.15, random_state=split.seed)
+            folds = {s: 0 if s in set(validation) else -1 for s in studies}
+            return cls(folds, (), 1, split.scheme, split.seed)
+        heldout: tuple[str, ...] = ()
+        if split.scheme == "article":
+            strange = [s for s in studies if not s.isdigit() or not 1 <= int(s) <= 80]
+            if strange:
+                raise DataError(
+                    f"split.scheme = 'article' is about Galar's studies 1-80, not {strange[0]!r}; use 'balanced'"
+                )
+            heldout = tuple(s for s in studies if int(s) in ARTICLE_TEST)
+            studies = [s for s in studies if int(s) in ARTICLE_TRAIN]
+        if len(studies) < split.folds:
+            where = " among 1-60" if split.scheme == "article" else ""
+            raise DataError(
+                f"split.folds = {split.folds} needs as many studies{where}, the data have {len(studies)}; "
+                "lower split.folds"
+            )
+        return cls(_balance(index, studies, split), heldout, split.folds, split.scheme, split.seed)
+
     def train(self, k: int) -> list[str]:
         return [study for study, fold in self.folds.items() if fold != self._known(k)]
 
@@ -47,8 +69,13 @@ class Splits:
 
     def _known(self, k: int) -> int:
         if not 0 <= k < self.n_folds:
-            raise SplitError(f"no fold {k}: the split has {self.n_folds} (0..{self.n_folds - 1})")
+            raise DataError(f"no fold {k}: the split has {self.n_folds} (0..{self.n_folds - 1})")
         return k
+
+    def table(self, index: FrameIndex) -> dict[str, list[int]]:
+        """Positive frames of each label per fold, for the eye: {label: [fold 0, fold 1, ...]}."""
+        parts = [index.select(self.validation(k)) for k in range(self.n_folds)]
+        return {name: [int(np.asarray(part.labels)[:, i].sum()) for part in parts] for i, name in enumerate(LABELS)}
 
     @property
     def hash(self) -> str:
@@ -73,44 +100,16 @@ class Splits:
             recorded = facts.pop("hash")
             splits = cls(**facts | {"heldout": tuple(facts["heldout"])})
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise SplitError(f"{path}: not a split file ({error!r}); run stage 01 again") from None
+            raise DataError(f"{path}: not a split file ({error!r}); run stage 01 again") from None
         if splits.hash != recorded:
-            raise SplitError(f"{path}: edited by hand, its hash no longer fits; run stage 01 again")
+            raise DataError(f"{path}: edited by hand, its hash no longer fits; run stage 01 again")
         return splits
-
-
-def make_splits(index: FrameIndex, split: Split) -> Splits:
-    """Split the studies of an index; the same studies, labels and seed give the same split. SplitError if too few."""
-    studies = sorted(index.studies, key=natural)
-    if twice := [s for s, n in Counter(studies).items() if n > 1]:
-        raise SplitError(f"study {twice[0]!r} lies in two parts; put its frames into one folder")
-    if split.scheme == "published":
-        if len(studies) < 2:
-            raise SplitError(f"split.scheme = 'published' needs 2 studies, the data have {len(studies)}")
-        _, validation = train_test_split(studies, test_size=0.15, random_state=split.seed)
-        folds = {s: 0 if s in set(validation) else -1 for s in studies}
-        return Splits(folds, (), 1, split.scheme, split.seed)
-    heldout: tuple[str, ...] = ()
-    if split.scheme == "article":
-        strange = [s for s in studies if not s.isdigit() or not 1 <= int(s) <= 80]
-        if strange:
-            raise SplitError(
-                f"split.scheme = 'article' is about Galar's studies 1-80, not {strange[0]!r}; use 'balanced'"
-            )
-        heldout = tuple(s for s in studies if int(s) in ARTICLE_TEST)
-        studies = [s for s in studies if int(s) in ARTICLE_TRAIN]
-    if len(studies) < split.folds:
-        where = " among 1-60" if split.scheme == "article" else ""
-        raise SplitError(
-            f"split.folds = {split.folds} needs as many studies{where}, the data have {len(studies)}; lower split.folds"
-        )
-    return Splits(_balance(index, studies, split), heldout, split.folds, split.scheme, split.seed)
 
 
 def _balance(index: FrameIndex, studies: list[str], split: Split) -> dict[str, int]:
     """Iterative stratification: the rarest label's studies first, each to the fold that still lacks that label most."""
     if index.labels is None:
-        raise SplitError(f"the studies of {index.root} have no labels to balance folds over")
+        raise DataError(f"the studies of {index.root} have no labels to balance folds over")
     systems = sorted(set(index.systems))
     frames = np.array([index.labels[index.rows(s)].sum(0) for s in studies])  # [n, 17] positive frames
     system = np.array([[index.systems[index.studies.index(s)] == name for name in systems] for s in studies])
@@ -135,12 +134,3 @@ def _balance(index: FrameIndex, studies: list[str], split: Split) -> dict[str, i
         folds[studies[study]] = fold
         left.remove(study)
     return {study: folds[study] for study in studies}
-
-
-def split_table(index: FrameIndex, splits: Splits) -> dict[str, list[int]]:
-    """Positive frames of each label per fold, for the eye: {label: [fold 0, fold 1, ...]}."""
-    parts = [
-        index.labels[np.concatenate([np.arange(len(index))[index.rows(s)] for s in splits.validation(k)])].sum(0)
-        for k in range(splits.n_folds)
-    ]
-    return {name: [int(part[i]) for part in parts] for i, name in enumerate(LABELS)}

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from rarevision.data.augment import Augment
-from rarevision.data.galar import DataError, FrameIndex
-from rarevision.data.image import FrameError, square
-from rarevision.labels import N_LABELS
+from rarevision.data.errors import DataError, FrameError
+from rarevision.data.frames import item
+from rarevision.data.index import FrameIndex
 
 MEMBER = re.compile(r"(?:.*/)?([^/]+)/frame_(\d+)", re.IGNORECASE)
 
@@ -34,15 +34,14 @@ def stream(
     shards = webdataset.WebDataset(
         expanded, shardshuffle=False, nodesplitter=webdataset.split_by_node, empty_check=False
     )
-    return shards.compose(_Items(index, image_size, augment, seed, epoch))
+    return shards.compose(_Items(index, Augment(augment, image_size, seed), epoch))
 
 
 class _Items:
     """Samples of webdataset to items; a class, so that spawned workers can be sent it."""
 
-    def __init__(self, index: FrameIndex, image_size: int, augment: str, seed: int, epoch: int):
-        self.index, self.size, self.epoch = index, image_size, epoch
-        self.augment = None if augment == "none" else Augment(augment, image_size, seed)
+    def __init__(self, index: FrameIndex, augment: Augment, epoch: int):
+        self.index, self.augment, self.epoch = index, augment, epoch
 
     def __call__(self, samples: Iterable[dict[str, Any]]) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
         for sample in samples:
@@ -51,10 +50,7 @@ class _Items:
             image = cv2.imdecode(np.frombuffer(sample["jpg"], np.uint8), cv2.IMREAD_COLOR_RGB)
             if image is None:
                 raise FrameError(source, "not an image")
-            image = square(image, self.size) if self.augment is None else self.augment(image, self.epoch, row)
-            labels = np.full(N_LABELS, np.nan) if self.index.labels is None else self.index.labels[row]
-            tensor = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
-            yield tensor, torch.from_numpy(labels.astype(np.float32)), row
+            yield item(self.index, self.augment(image, self.epoch, row), row)
 
     def _row(self, key: str, source: str) -> int:
         member = MEMBER.fullmatch(key)

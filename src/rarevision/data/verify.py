@@ -2,14 +2,15 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from rarevision.data.galar import read_galar, read_test, tables_in
-from rarevision.data.image import FrameError, check, read_image
-from rarevision.data.layout import DataError, Folder, Scan, labels_folder, read_label_csv, scan
+from rarevision.data.errors import DataError, FrameError
+from rarevision.data.galar import label_tables, read_galar, read_test
+from rarevision.data.image import check, read_image
+from rarevision.data.layout import Scan, labels_folder, scan
+from rarevision.data.tables import read_label_csv
 
 SHOWN = 20  # bad frames of a study that are named
 
@@ -27,18 +28,20 @@ def verify_data(root: Path, full: bool = False, labels: str = "", workers: int =
         faults += found.faults
         training = bool(labels) or any("labels" in t.parent.name.lower() for t in found.tables)
         if training:
-            faults += _table_faults(tables_in(labels_folder(root, labels, found)))
+            faults += _table_faults(labels_folder(root, labels, found))
         if not faults:
             _, report = read_galar(root, labels) if training else read_test(root)
             notes = report.note[report.note != ""]
             faults += [f"study {study}: {note}" for study, note in notes.items() if note.startswith("file numbers")]
-            print(report.drop(columns=["folder", "note"]).to_string(), *map(_note, notes.items()), sep="\n")
+            print(report.drop(columns=["folder", "note"]).to_string())
+            for study, note in notes.items():
+                print(f"note: study {study}: {note}")
     except DataError as error:
         faults.append(str(error))
     for folder in tqdm(found.folders.values(), "frames", unit="study"):
-        names = [found.name(folder, i) for i in range(len(folder.frame))]
-        frames += len(names)
-        wrong = _frame_faults(root, folder, names, full, workers)
+        paths = [root / folder.path / name for name in found.names(folder)]
+        frames += len(paths)
+        wrong = _frame_faults(paths, full, workers)
         bad += len(wrong)
         faults += wrong[:SHOWN]
         if len(wrong) > SHOWN:
@@ -51,13 +54,9 @@ def verify_data(root: Path, full: bool = False, labels: str = "", workers: int =
     return 1 if faults else 0
 
 
-def _note(item: tuple[str, str]) -> str:
-    return f"note: study {item[0]}: {item[1]}"
-
-
-def _table_faults(tables: list[Path]) -> list[str]:
+def _table_faults(folder: Path) -> list[str]:
     faults = []
-    for path in tables:
+    for path in label_tables(folder).values():
         try:
             read_label_csv(path)
         except DataError as error:
@@ -65,16 +64,14 @@ def _table_faults(tables: list[Path]) -> list[str]:
     return faults
 
 
-def _fault(path: Path, full: bool) -> str:
-    try:
-        read_image(path) if full else check(path)
-    except FrameError as error:
-        return str(error)
-    return ""
+def _frame_faults(paths: list[Path], full: bool, workers: int) -> list[str]:
+    def fault(path: Path) -> str:
+        try:
+            read_image(path) if full else check(path)
+        except FrameError as error:
+            return str(error)
+        return ""
 
-
-def _frame_faults(root: Path, folder: Folder, names: list[str], full: bool, workers: int) -> list[str]:
     threads = len(os.sched_getaffinity(0)) if workers == -1 else max(workers, 1)
     with ThreadPoolExecutor(threads) as pool:
-        found = pool.map(_fault, (root / folder.path / name for name in names), repeat(full))
-        return [fault for fault in found if fault]
+        return [found for found in pool.map(fault, paths) if found]

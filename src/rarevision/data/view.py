@@ -11,8 +11,8 @@ import numpy as np
 from scipy.special import gamma
 
 from rarevision.config import Data
-from rarevision.data.galar import FrameIndex
-from rarevision.data.image import FrameError, read_image
+from rarevision.data.errors import FrameError
+from rarevision.data.index import FrameIndex
 
 SAMPLE = 48  # frames per study that field and colours are measured on
 DARK, BRIGHT = 12, 250  # grey levels; outside the field there is only compression noise below DARK
@@ -136,7 +136,7 @@ def study_view(index: FrameIndex, study: str, data: Data) -> View | None:
     frames: list[np.ndarray] = []
     for row in np.unique(np.linspace(rows.start, rows.stop - 1, SAMPLE).round().astype(int)):
         try:
-            image = read_image(index.path(int(row)))
+            image = index.image(int(row))
         except FrameError:
             continue  # counted and judged where the frame itself is read
         if not frames or image.shape == frames[0].shape:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from rarevision.config import Data
-from rarevision.data import Plain, read_image
+from rarevision.data import open_reader
 from rarevision.events import Event, runs, to_labels
 from rarevision.labels import ANATOMY, COLUMN, FINDINGS, LABELS, REGIONS
 
@@ -227,7 +227,8 @@ def systems(examples: Sequence[tuple], treatments: dict[str, Data]) -> Figure:
     for index, study in examples:
         rows = index.rows(study)
         for name, data in treatments.items():
-            pictures.append(Plain(index.select([study]), data).read((rows.stop - rows.start) // 2))
+            reader = open_reader(index.select([study]), data, from_source=True)
+            pictures.append(reader.read((rows.stop - rows.start) // 2))
             titles.append(f"{index.systems[index.studies.index(study)]}, study {study}\n{name}")
     return images(pictures, titles, len(treatments), "Mask, scale and colours differ from capsule to capsule", size=2)
 
@@ -293,7 +294,7 @@ def thumbnails(study, events: Sequence[Event], source, limit: int = 8) -> list[t
         return []
     part = source.select([study.study])
     rows = key_rows(to_labels(part.frame, events), limit) or np.linspace(0, len(part) - 1, limit).astype(int).tolist()
-    return [(int(part.frame[row]), read_image(part.path(row))) for row in rows]
+    return [(int(part.frame[row]), part.image(row)) for row in rows]
 
 
 def event_pictures(study, events: Sequence[Event], source, truth: Sequence[Event] | None, limit: int) -> Figure:
@@ -306,7 +307,7 @@ def event_pictures(study, events: Sequence[Event], source, truth: Sequence[Event
         middle = (event.start + event.end) // 2
         row = min(int(np.searchsorted(part.frame, middle)), len(part) - 1)
         right = truth and any(t.start <= middle <= t.end and set(event.labels) <= set(t.labels) for t in truth)
-        shown.append(read_image(part.path(row)))
+        shown.append(part.image(row))
         mark = "" if truth is None else ", true" if right else ", false"
         titles.append(f"{', '.join(event.labels)}{mark}\n{event.start} to {event.end}")
     left = f", the first {limit} of {len(events)}" if len(events) > limit else ""

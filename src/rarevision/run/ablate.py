@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 
 from rarevision import events, scores
 from rarevision.config import Config, config_from_dict, merged
-from rarevision.data import fingerprint, make_splits, open_reader, read_galar, read_test
-from rarevision.files import atomic, read_toml
+from rarevision.data import Splits, open_reader, read_galar, read_test
+from rarevision.files import atomic, fingerprint, read_toml
 from rarevision.model import text_embeddings
 from rarevision.run import pipeline
 from rarevision.scoring import frame_ap
@@ -71,7 +71,7 @@ class Trials:
             other, _ = read_test(pipeline.project_path(data.test_root), progress=False)
             truth = events.read_events(pipeline.project_path(data.test_truth))
             test = other, open_reader(other, data), truth
-        return (index, open_reader(index, data)), test, make_splits(index, config.split), fingerprint(root)
+        return (index, open_reader(index, data)), test, Splits.make(index, config.split), fingerprint(root)
 
     def _test(self, config: Config, folder: Path, fold: int, index, reader, truth) -> float:
         one, identity = load_model(folder, fold, "last")

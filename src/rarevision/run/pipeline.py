@@ -21,9 +21,8 @@ import rarevision
 from phantom import build_twin, twin, write_phantom
 from rarevision import config as configuration
 from rarevision.config import Config
-from rarevision.data import fingerprint
 from rarevision.errors import UserError
-from rarevision.files import digest, sha256
+from rarevision.files import digest, fingerprint, sha256
 from rarevision.stage import Stage, code_hash
 
 PROJECT = Path(rarevision.__file__).resolve().parents[2]
@@ -104,7 +103,7 @@ class Run:
         return self
 
     def fingerprint(self, field: str) -> str:
-        """`galar.fingerprint` of a data folder as the stage began; the walk over all files is not made again."""
+        """`fingerprint` of a data folder as the stage began; the walk over all files is not made again."""
         return self._stage.key[f"data.{field}"]
 
     def finish(self, outputs: Iterable[str | Path] = (), **notes: Any) -> None:

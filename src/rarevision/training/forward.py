@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from rarevision.config import Data
-from rarevision.data import CacheError, FrameDataset, FrameError
+from rarevision.data import DataError, FrameDataset, FrameError
 from rarevision.errors import UserError
 from rarevision.labels import N_LABELS
 
@@ -93,8 +93,8 @@ def watched() -> Iterator[None]:
     """Within, the death of a decoding process is one clear error; torch raises it wherever the main thread just is."""
     try:
         yield
-    except CacheError as error:  # out of a decoding process it comes with its traceback before it
-        raise CacheError(str(error).splitlines()[-1].removeprefix("rarevision.data.cache.CacheError: ")) from None
+    except DataError as error:  # out of a decoding process it comes with its traceback before it
+        raise DataError(str(error).rpartition("DataError: ")[2]) from None
     except RuntimeError as error:
         if "DataLoader worker (pid" not in str(error):
             raise
