@@ -13,17 +13,10 @@ from timm.layers import Attention, AttentionRope, DiffAttention
 from timm.models.eva import EvaAttention
 from torch import nn
 
-from rarevision.model import attention
-from rarevision.model.attention import (
-    AttentionError,
-    Form,
-    Paper,
-    Preserve,
-    Published,
-    attention_maps,
-    fold,
-    replace_attention,
-)
+from rarevision.model.attention import AttentionError, DiffTransformer, Form, Paper, Preserve, Published
+from rarevision.model.comparison import attention_maps, fold, strengths
+from rarevision.model.heads import split_heads
+from rarevision.model.replacement import FORMS, is_lambda, replace_attention
 
 B, N, H, D = 2, 7, 4, 6
 C = H * D
@@ -107,7 +100,7 @@ def test_paper_is_the_softmax_difference(x, groups, peaked, fused, monkeypatch):
 
 def test_paper_rows_sum_to_one_minus_lambda_and_go_negative(x):
     form = Paper(layer(peaked=True), 0.8).double()
-    maps = form.maps(x, *attention.project(form, x)[:2], None, False, None)
+    maps = form.maps(x)
     rows = maps.difference.sum(-1)
     torch.testing.assert_close(rows, (1 - form.strength()).expand_as(rows))
     assert (maps.difference < 0).any()
@@ -225,7 +218,7 @@ def test_preserve_is_one_attention_call_and_paper_has_equal_widths(x, monkeypatc
 def test_difftransformer_keeps_the_pretrained_weights(x):
     attn = layer(peaked=True, attn_drop=0.1, proj_drop=0.2)
     qkv, proj = attn.qkv.weight.clone(), attn.proj.weight.clone()
-    new = attention.difftransformer(attn, 3)
+    new = DiffTransformer(attn, 3)
     assert isinstance(new, DiffAttention) and new.num_heads == H // 2 and new.head_dim == D
     torch.testing.assert_close(new.qkv.weight, qkv, rtol=0, atol=0)
     torch.testing.assert_close(new.proj.weight, proj, rtol=0, atol=0)
@@ -243,7 +236,7 @@ def test_difftransformer_keeps_the_pretrained_weights(x):
 
 def build(form, attn):
     if form == "difftransformer":
-        return attention.difftransformer(attn, 1).double().eval()
+        return DiffTransformer(attn, 1).double().eval()
     classes = {"plain": Form, "published": lambda a: Published(a, 0.8), "paper": lambda a: Paper(a, 0.8),
                "adjacent": lambda a: Paper(a, 0.8, "adjacent"), "preserve": lambda a: Preserve(a, 0.5)}  # fmt: skip
     new = classes[form](attn).double().eval()
@@ -295,7 +288,7 @@ def test_maps_times_values_give_the_layer(x, form):
     host.blocks[0].attn = new
     host.forward = lambda images: new(images)
     (maps,) = attention_maps(host, x)
-    _, _, v = attention.project(new, x)
+    _, _, v = split_heads(new, x)
     if form in ("plain", "published"):
         both = maps.first if maps.second is None else torch.cat([maps.first, maps.second], 1)
         heads = both @ v
@@ -358,7 +351,7 @@ def test_preserve_keeps_the_dino_trunks(name):
     assert (changed - expected).norm() > 1e-3 * expected.norm()
 
 
-@pytest.mark.parametrize("form", attention.FORMS)
+@pytest.mark.parametrize("form", FORMS)
 def test_a_whole_trunk_is_replaced_and_the_old_weights_stay(form):
     model = trunk()
     before = {k: v.clone() for k, v in model.state_dict().items()}
@@ -369,7 +362,7 @@ def test_a_whole_trunk_is_replaced_and_the_old_weights_stay(form):
     assert all(any(s in name for s in ("lambda_", "q2.", "sub_norm")) for name in added) and (form == "plain") == (
         not added
     )
-    assert attention.strengths(model).shape == (6, {"plain": 0, "preserve": 4}.get(form, 1))
+    assert strengths(model).shape == (6, {"plain": 0, "preserve": 4}.get(form, 1))
     images = torch.randn(2, 3, 64, 64)
     model.train()
     model(images, attn_mask=None).square().sum().backward()
@@ -378,7 +371,7 @@ def test_a_whole_trunk_is_replaced_and_the_old_weights_stay(form):
 
 
 @pytest.mark.parametrize("mode", [True, False])
-@pytest.mark.parametrize("form", attention.FORMS)
+@pytest.mark.parametrize("form", FORMS)
 def test_a_trunk_stays_in_the_mode_it_was_in(form, mode):
     """Else an evaluated trunk would drop attention weights at random."""
     model = replace_attention(trunk(attn_drop_rate=0.5).train(mode), form, lambda_init=0.5)
@@ -390,7 +383,7 @@ def test_a_trunk_stays_in_the_mode_it_was_in(form, mode):
 @pytest.mark.parametrize("form", ["published", "paper", "preserve", "difftransformer"])
 def test_lambdas_stay_fp32_and_learn_under_autocast(form):
     model = replace_attention(trunk(torch.bfloat16), form, lambda_init=0.5)
-    lambdas = {n: p for n, p in model.named_parameters() if attention.is_lambda(n)}
+    lambdas = {n: p for n, p in model.named_parameters() if is_lambda(n)}
     assert lambdas and all(p.dtype == torch.float32 for p in lambdas.values())
     model = replace_attention(trunk(), form, lambda_init=0.5)
     if form == "preserve":
@@ -398,7 +391,7 @@ def test_lambdas_stay_fp32_and_learn_under_autocast(form):
             block.attn.q2.weight.data.mul_(1.5)
     with torch.autocast("cpu", torch.bfloat16):
         model(torch.randn(2, 3, 64, 64)).square().sum().backward()
-    assert all(p.grad.abs().sum() > 0 for n, p in model.named_parameters() if attention.is_lambda(n))
+    assert all(p.grad.abs().sum() > 0 for n, p in model.named_parameters() if is_lambda(n))
 
 
 @pytest.mark.parametrize("form", PAIRED)

@@ -15,7 +15,8 @@ from safetensors.torch import load, save
 from phantom.twin import build_twin
 from rarevision.config import Model, Train
 from rarevision.labels import prompts
-from rarevision.model import attention, weights
+from rarevision.model import weights
+from rarevision.model.attention import AttentionError
 from rarevision.model.frame_model import (
     MAX_TAU,
     Excitation,
@@ -24,9 +25,8 @@ from rarevision.model.frame_model import (
     restore_model,
     text_embeddings,
 )
+from rarevision.model.replacement import FORMS
 from rarevision.model.weights import ModelError
-
-FORMS = attention.FORMS
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_a_trunk_comes_from_a_folder_in_timms_format(config, tmp_path):
 
 @pytest.mark.parametrize("trunk", ["vit_enormous", "local-dir:nowhere", "resnet18"])
 def test_a_trunk_that_cannot_be_used_is_named(config, trunk):
-    with pytest.raises((ModelError, attention.AttentionError), match=r"vit_enormous|nowhere|ResNet"):
+    with pytest.raises((ModelError, AttentionError), match=r"vit_enormous|nowhere|ResNet"):
         build_model(dataclasses.replace(config, trunk=trunk))
 
 

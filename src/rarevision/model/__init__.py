@@ -29,10 +29,19 @@ mixup               mixing pairs of frames and labels
 positive_weights    weights of positive labels
 """
 
-from rarevision.model.attention import FORMS, Paper, attention_maps, is_lambda, replace_attention, strengths
-from rarevision.model.drift import attention_cost, feature_drift, fitting_forms, folding_error, with_attention
+from rarevision.model.attention import Paper
+from rarevision.model.comparison import (
+    attention_cost,
+    attention_maps,
+    feature_drift,
+    fitting_forms,
+    folding_error,
+    strengths,
+    with_attention,
+)
 from rarevision.model.frame_model import FrameModel, Output, build_model, encode_prompts, restore_model, text_embeddings
 from rarevision.model.losses import Loss, mixup, positive_weights
+from rarevision.model.replacement import FORMS, is_lambda, replace_attention
 from rarevision.model.weights import ModelError, check_weights, fetch_weights, load_weights
 
 __all__ = [

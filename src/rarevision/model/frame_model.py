@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from rarevision.config import Model, Train
 from rarevision.labels import N_LABELS, prompts
-from rarevision.model import attention, weights
+from rarevision.model import weights
+from rarevision.model.replacement import is_lambda, replace_attention
 from rarevision.model.weights import ModelError
 
 MAX_TAU = math.log(100)
@@ -56,7 +57,7 @@ class FrameModel(nn.Module):
         self.recipe = recipe
         self.image_size: int = recipe["image_size"]
         width = recipe["embed_dim"] or trunk.num_features
-        attention.replace_attention(trunk, recipe["attention"], recipe["groups"], recipe["lambda_init"])
+        replace_attention(trunk, recipe["attention"], recipe["groups"], recipe["lambda_init"])
         self.trunk = trunk
         self.projection = nn.Linear(trunk.num_features, width, bias=False) if recipe["embed_dim"] else nn.Identity()
         self.excitation = Excitation(width, recipe["reduction"])
@@ -107,7 +108,7 @@ class FrameModel(nn.Module):
                 continue
             part = "backbone" if name.startswith(("trunk.", "projection.")) else "heads"
             plain = parameter.ndim < 2 or id(parameter) in undecayed or name.endswith(("pos_embed", "_token"))
-            groups["lambdas" if attention.is_lambda(name) else part + ", no decay" * plain].append(parameter)
+            groups["lambdas" if is_lambda(name) else part + ", no decay" * plain].append(parameter)
         return [
             {
                 "name": name,
@@ -131,7 +132,8 @@ def build_model(
     text_embeddings: `[17, D]` from `text_embeddings`; None: made here. prevalence: `[17]`, share of positive training
     frames, asked for by `prior_bias`. New weights are drawn from torch's global generator. Raises `ModelError`.
     """
-    clip = folder = None
+    clip: Any = None
+    folder = ""
     if not model.trunk or (model.contrastive and text_embeddings is None):
         clip, folder = weights.load_weights(model)
     if model.contrastive and text_embeddings is None:

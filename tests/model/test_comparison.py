@@ -6,8 +6,15 @@ import pytest
 import timm
 import torch
 
-from rarevision.model import attention
-from rarevision.model.drift import VARIANTS, attention_cost, feature_drift, fitting_forms, folding_error, with_attention
+from rarevision.model.comparison import (
+    VARIANTS,
+    attention_cost,
+    feature_drift,
+    fitting_forms,
+    folding_error,
+    strengths,
+    with_attention,
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +49,8 @@ def test_only_preserve_and_plain_start_where_pretraining_ended(trunk, images):
 
 def test_the_same_seed_draws_the_same_lambdas(trunk, images):
     state = torch.get_rng_state()
-    one, two = (
-        attention.strengths(with_attention(trunk, "published", 3)),
-        attention.strengths(with_attention(trunk, "published", 3)),
-    )
-    assert torch.equal(one, two) and not torch.equal(one, attention.strengths(with_attention(trunk, "published", 4)))
+    one, two, other = (strengths(with_attention(trunk, "published", seed)) for seed in (3, 3, 4))
+    assert torch.equal(one, two) and not torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), state)
 
 
