@@ -27,7 +27,6 @@ from torch.profiler import ProfilerActivity, profile
 from rarevision.config import Config, Data, Model, Predict
 from rarevision.data import open_reader, read_test
 from rarevision.model import FORMS, FrameModel, Paper, build_model, is_lambda
-from rarevision.training import mixed_precision
 
 KERNELS = {  # what torch calls its ways to compute attention
     "flash": "aten::_scaled_dot_product_flash_attention",
@@ -92,9 +91,9 @@ def main() -> None:
     if o.tiny:
         o.batch, o.frames, o.workers = 8, 48, 0
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    precision = mixed_precision("auto", device)
+    precision = "bf16" if device.type == "cuda" else "no"
     if device.type == "cuda":
-        assert precision == "bf16", f"{torch.cuda.get_device_name()} has no bf16"
+        assert torch.cuda.is_bf16_supported(), f"{torch.cuda.get_device_name()} has no bf16"
     elif not o.tiny:
         raise SystemExit("no GPU; --tiny tries the script on a CPU")
     Paper.maps_on_cpu = False  # so that --tiny takes the GPU's way

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from frames import render
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset
 from torchvision import transforms as T
 
 import phantom
@@ -30,7 +30,7 @@ from rarevision.config import Config, Data, Model, Predict, Train
 from rarevision.data import FrameDataset, FrameIndex, open_reader, read_test
 from rarevision.labels import N_LABELS
 from rarevision.model import FrameModel, Loss, Output, build_model
-from rarevision.training import Batches, loader, mixed_precision, predict_studies, score_batches
+from rarevision.training import loader, predict_studies, score_batches
 
 TEST_SET = 161_025  # frames of the challenge's three studies
 
@@ -89,7 +89,7 @@ def parts(models: list, index: FrameIndex, config: Config, read, device: torch.d
     size, batch = models[0].image_size, config.predict.batch_size
     rows = np.arange(len(index))
     frames = FrameDataset(index, read, size)
-    batches = loader(frames, size, Batches(rows, batch), config.data, device)
+    batches = loader(frames, BatchSampler(rows.tolist(), batch, drop_last=False), config.data, device)
     for _ in batches:  # starts the workers
         pass
     start = time.perf_counter()
@@ -128,9 +128,9 @@ def training(one: FrameModel, index: FrameIndex, read, batch: int, data: Data, d
         optimizer.zero_grad()
         synchronise(device)
         times.append(time.perf_counter() - start)
-    keys = [[(0, row) for row in rows] for rows in Batches(np.arange(len(index)), batch)]
+    keys = [[(0, row) for row in rows] for rows in BatchSampler(range(len(index)), batch, drop_last=False)]
     frames = FrameDataset(index, read, one.image_size, "paper")
-    batches = loader(frames, one.image_size, keys, data, device)
+    batches = loader(frames, keys, data, device)
     list(batches)
     start = time.perf_counter()
     list(batches)
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--train", action="store_true", help="time training steps too")
     o = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    precision = mixed_precision("auto", device)
+    precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "no"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         settings = Model(attention=o.attention, lambda_init=0.2, contrastive=False)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rarevision.training.sampling import Draws, draw, frame_weights
+from rarevision.training.sampling import Draws, frame_weights
 
 
 def labels(*sets):
@@ -24,7 +24,7 @@ def test_weight_is_of_the_rarest_active_label():
 
 def test_draws_follow_the_weights():
     weights = np.array([0.0, 1.0, 3.0, 0.0, 4.0, 0.0])
-    counts = np.bincount(draw(weights, 80_000, np.random.default_rng(0)), minlength=6)
+    counts = np.bincount(Draws(np.arange(6), weights, 80_000, 16, 0).epoch_rows(0), minlength=6)
     assert counts[[0, 3, 5]].tolist() == [0, 0, 0]
     expected = 80_000 * weights / 8
     assert np.abs(counts - expected).max() < 5 * np.sqrt(80_000 / 4)  # five standard deviations
@@ -35,15 +35,9 @@ def test_more_rows_than_torch_multinomial_takes():
     n = 2**24 + 1000
     weights = np.zeros(n, np.float32)
     weights[[5, n - 1]] = 1
-    drawn = draw(weights, 1000, np.random.default_rng(0))
+    drawn = Draws(np.arange(n), weights, 1000, 10, 0).epoch_rows(0)
     assert set(drawn) == {5, n - 1}
     assert 400 < (drawn == 5).sum() < 600
-
-
-@pytest.mark.parametrize("weights", [[], [0.0, 0.0], [1.0, np.nan], [1.0, np.inf]])
-def test_impossible_weights(weights):
-    with pytest.raises(ValueError, match="weights"):
-        draw(np.array(weights), 3, np.random.default_rng(0))
 
 
 @given(
@@ -71,7 +65,7 @@ def test_every_draw_is_used_once(n, size, world, accumulate, part, weighted, epo
     for sampler in samplers:
         sampler.start(epoch, first)
         parts = list(sampler)
-        assert len(parts) == len(sampler) == (steps - first) * accumulate
+        assert len(parts) == (steps - first) * accumulate
         assert all(len(p) == part and e == epoch for p in parts for e, _ in p)
         per_rank.append([[row for _, row in p] for p in parts])
     # interleaving the processes' parts gives the epoch's draws in order, from the position on

@@ -13,22 +13,18 @@ predict_in_run     all scores, from what a run's folder holds
 load_model         a fold's averaged model from its checkpoint
 score_batches      run models over batches of frames
 loader             batches decoded ahead of the model
-Batches            rows in order, cut into batches
-mixed_precision    the precision that a device takes
 frame_weights      sampling weight of every frame
 """
 
 from rarevision.training.folds import train_fold, train_folds, train_in_run
-from rarevision.training.forward import Batches, loader, mixed_precision, score_batches
+from rarevision.training.forward import loader, score_batches
 from rarevision.training.predict import load_model, predict_folds, predict_in_run, predict_studies
 from rarevision.training.sampling import frame_weights
 
 __all__ = [
-    "Batches",
     "frame_weights",
     "load_model",
     "loader",
-    "mixed_precision",
     "predict_folds",
     "predict_in_run",
     "predict_studies",

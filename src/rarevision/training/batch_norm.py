@@ -3,22 +3,7 @@
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-
-
-class _Sum(torch.autograd.Function):
-    """Sum over the processes; its gradient is the sum of their gradients."""
-
-    @staticmethod
-    def forward(_, x: Tensor) -> Tensor:
-        total = x.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(_, gradient: Tensor) -> Tensor:
-        total = gradient.clone()
-        dist.all_reduce(total)
-        return total
+from torch.distributed.nn.functional import all_reduce
 
 
 class SharedBatchNorm1d(nn.BatchNorm1d):
@@ -29,9 +14,9 @@ class SharedBatchNorm1d(nn.BatchNorm1d):
         if not self.training:
             return super().forward(x)
         n = len(x) * dist.get_world_size()
-        mean = _Sum.apply(x.sum(0)) / n
+        mean = all_reduce(x.sum(0)) / n  # its gradient is summed over the processes as well
         centred = x - mean
-        var = _Sum.apply(centred.square().sum(0)) / n
+        var = all_reduce(centred.square().sum(0)) / n
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
             self.running_mean.lerp_(mean, self.momentum)
@@ -39,9 +24,8 @@ class SharedBatchNorm1d(nn.BatchNorm1d):
         return centred * (var + self.eps).rsqrt() * self.weight + self.bias
 
 
-def share(model: nn.Module) -> nn.Module:
+def share(model: nn.Module) -> None:
     """Make every BatchNorm1d of a model a shared one, in place; parameters and buffers stay."""
     for part in model.modules():
         if type(part) is nn.BatchNorm1d:
             part.__class__ = SharedBatchNorm1d
-    return model

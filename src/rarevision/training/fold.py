@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import Tensor, nn
+from torch.utils.data import BatchSampler
 from tqdm.auto import tqdm
 
 from rarevision.config import Config
@@ -30,7 +31,7 @@ from rarevision.model import Loss, build_model, mixup, positive_weights
 from rarevision.scoring import frame_ap
 from rarevision.training import batch_norm, checkpoint
 from rarevision.training.ema import Ema
-from rarevision.training.forward import Batches, limit_threads, loader, mixed_precision, score_batches, watched
+from rarevision.training.forward import limit_threads, loader, mixed_precision, score_batches, watched
 from rarevision.training.sampling import Draws, frame_weights
 
 
@@ -102,10 +103,12 @@ class Fold:
         )
         size = model.image_size
         frames = FrameDataset(index, reader, size, t.augment, seed)
-        self.batches = loader(frames, size, self.draws, config.data, self.device)
+        self.batches = loader(frames, self.draws, config.data, self.device)
         mine = self.validation[self.rank :: self.world]
         plain = FrameDataset(index, reader, size, "none", seed)
-        self.checks = loader(plain, size, Batches(mine, config.predict.batch_size), config.data, self.device)
+        self.checks = loader(
+            plain, BatchSampler(mine.tolist(), config.predict.batch_size, drop_last=False), config.data, self.device
+        )
 
         self.total = t.epochs * self.draws.steps
         self.epoch = self.step = self.bad_steps = 0

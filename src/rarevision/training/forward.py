@@ -2,8 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,30 +24,17 @@ class Guarded(Dataset):
     Items: image uint8 [3, S, S], labels float32 [17], row, reason ("" = a good frame).
     """
 
-    def __init__(self, frames: FrameDataset, size: int):
-        self.frames, self.size = frames, size
+    def __init__(self, frames: FrameDataset):
+        self.frames = frames
 
     def __getitem__(self, key: int | tuple[int, int]) -> tuple[Tensor, Tensor, int, str]:
         try:
             return *self.frames[key], ""
         except FrameError as error:
             row = key[1] if isinstance(key, tuple) else key
-            blank = torch.zeros(3, self.size, self.size, dtype=torch.uint8)
+            size = self.frames.image_size
+            blank = torch.zeros(3, size, size, dtype=torch.uint8)
             return blank, torch.zeros(N_LABELS), row, f"{error.path}: {error.reason}"
-
-
-class Batches:
-    """Batch sampler over an array of rows, in order."""
-
-    def __init__(self, rows: np.ndarray, size: int):
-        self.rows, self.size = rows, size
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for start in range(0, len(self.rows), self.size):
-            yield self.rows[start : start + self.size].tolist()
-
-    def __len__(self) -> int:
-        return -(-len(self.rows) // self.size)
 
 
 def workers(data: Data, device: torch.device) -> int:
@@ -64,11 +51,11 @@ def workers(data: Data, device: torch.device) -> int:
     return cores // 4 if data.cache else max(1, cores // 2)
 
 
-def loader(frames: FrameDataset, size: int, batches: Any, data: Data, device: torch.device) -> DataLoader:
-    """Frames decoded ahead of the model, in order."""
+def loader(frames: FrameDataset, batches: Iterable[list], data: Data, device: torch.device) -> DataLoader:
+    """Frames decoded ahead of the model, in the order of `batches`: lists of keys of the data set."""
     n = workers(data, device)
     return DataLoader(
-        Guarded(frames, size),
+        Guarded(frames),
         batch_sampler=batches,
         num_workers=n,
         persistent_workers=n > 0,
@@ -78,7 +65,7 @@ def loader(frames: FrameDataset, size: int, batches: Any, data: Data, device: to
 
 
 def mixed_precision(asked: str, device: torch.device) -> str:
-    """'no' | 'bf16' | 'fp16': `auto` is bf16 on a GPU that has it, else fp32."""
+    """The settings' "no" | "bf16" | "fp16"; "auto" is bf16 on a GPU that has it, else "no", which is fp32."""
     if asked != "auto":
         return asked
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "no"
@@ -125,12 +112,15 @@ def score_batches(
     models: Sequence[nn.Module],
     batches: DataLoader,
     device: torch.device,
-    precision: str = "no",
+    precision: str = "auto",
     flips: bool = False,
     embeddings: bool = False,
 ) -> Iterator[Scored]:
-    """Run every model over every decoded batch. The models are on `device`, in eval mode."""
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    """Run every model over every decoded batch. The models are on `device`, in eval mode.
+
+    `precision`: as in the settings, "auto" | "no" | "bf16" | "fp16". `flips`: mean over the four mirror images.
+    """
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(mixed_precision(precision, device))
     views = MIRRORS if flips else MIRRORS[:1]
     for images, labels, rows, reasons in batches:
         images = images.to(device, non_blocking=True)

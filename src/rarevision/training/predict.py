@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import PartialState
+from torch.utils.data import BatchSampler
 from tqdm.auto import tqdm
 
 from rarevision import scores
@@ -31,7 +32,7 @@ from rarevision.labels import N_LABELS
 from rarevision.model import FrameModel, restore_model
 from rarevision.stage import code_hash
 from rarevision.training import checkpoint, launch
-from rarevision.training.forward import Batches, Scored, limit_threads, loader, mixed_precision, score_batches, watched
+from rarevision.training.forward import Scored, limit_threads, loader, score_batches, watched
 
 
 class PredictError(UserError):
@@ -114,16 +115,14 @@ def predict_studies(
         size = models[0].image_size
         dataset = FrameDataset(index, reader, size, "none", 0)
         order = np.concatenate([rows[s] for s in todo])
-        batches = loader(dataset, size, Batches(order, p.batch_size), config.data, device)
+        batches = loader(dataset, BatchSampler(order.tolist(), p.batch_size, drop_last=False), config.data, device)
         bar = tqdm(total=len(order), desc=out_dir.name, unit="frame", disable=not (progress and state.is_main_process))
         waiting = iter(todo)
         current = None
         try:
             with watched():
                 current = _Study(study := next(waiting), rows[study], out_dir)
-                for scored in score_batches(
-                    models, batches, device, mixed_precision(p.precision, device), p.flips, p.embeddings
-                ):
+                for scored in score_batches(models, batches, device, p.precision, p.flips, p.embeddings):
                     start = 0
                     while start < len(scored.rows):
                         start += current.take(scored, start)

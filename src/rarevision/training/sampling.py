@@ -10,35 +10,30 @@ from typing import Literal
 import numpy as np
 from torch.utils.data import Sampler
 
+from rarevision.errors import UserError
+
+
+class SamplingError(UserError):
+    """A fold without frames to draw, or a batch size that cannot be shared out."""
+
 
 def frame_weights(labels: np.ndarray, kind: Literal["none", "inverse", "sqrt"] = "sqrt") -> np.ndarray:
-    """Sampling weight of every frame, float64 [N], from labels [N, C].
+    """Sampling weight of every frame, float64 [N], from labels [N, C] of 0 and 1.
 
-    A frame counts as its rarest active label c, whose share of the frames is f_c: weight 1 (`none`), 1 / f_c
-    (`inverse`) or 1 / sqrt(f_c) (`sqrt`, the published one). A frame without any label weighs as much as one with the
-    commonest.
+    A frame counts as its rarest active label c. Where f_c is that label's share of the frames, the weight is 1
+    (`none`), 1 / f_c (`inverse`) or 1 / sqrt(f_c) (`sqrt`, as published). A frame without any label weighs as much as
+    one with the commonest label.
     """
     weights = np.ones(len(labels))
-    if kind == "none":
-        return weights
     share = labels.mean(axis=0, dtype=np.float64)
+    if kind == "none" or not share.any():
+        return weights
     power = 1.0 if kind == "inverse" else 0.5
     for column in np.argsort(-share, kind="stable"):  # commonest first: what comes later is rarer and wins
         if share[column] > 0:
             weights[labels[:, column] > 0] = share[column] ** -power
-    if share.any():
-        weights[~labels.any(axis=1)] = share.max() ** -power
+    weights[~labels.any(axis=1)] = share.max() ** -power
     return weights
-
-
-def draw(weights: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """`size` positions with replacement, int64, each with probability weights / sum; torch stops at 2^24."""
-    bounds = np.cumsum(weights, dtype=np.float64)
-    if not (len(bounds) and np.isfinite(bounds[-1]) and bounds[-1] > 0):
-        raise ValueError("sampling weights must be finite, with a positive sum")
-    # side="right" never picks a weight of 0; rounding at the top end could reach past the last positive one
-    last = int(np.flatnonzero(weights)[-1])
-    return np.minimum(np.searchsorted(bounds, rng.random(size) * bounds[-1], side="right"), last)
 
 
 class Draws(Sampler):
@@ -66,12 +61,13 @@ class Draws(Sampler):
         world: int = 1,
     ):
         if len(rows) == 0:
-            raise ValueError("no frame to draw: the training studies of this fold have no labelled frame")
+            raise SamplingError("no frame to draw: the training studies of this fold have no labelled frame")
         parts = accumulate * world
         if batch % parts or batch // parts < 2:
-            raise ValueError(
+            raise SamplingError(
                 f"train.batch_size = {batch} over {world} processes x {accumulate} accumulation steps must give whole "
-                "parts of at least 2 frames (batch norm); change batch_size or accumulate"
+                "parts of at least 2 frames (batch norm)",
+                remedy="change batch_size or accumulate",
             )
         self.rows, self.weights, self.seed = rows, weights, seed
         self.batch, self.part, self.accumulate = batch, batch // parts, accumulate
@@ -87,8 +83,10 @@ class Draws(Sampler):
         """All draws of an epoch over all processes, int64 [steps * batch]."""
         rng = np.random.default_rng([self.seed, epoch])
         size = self.steps * self.batch
-        if self.weights is not None:
-            return self.rows[draw(self.weights, size, rng)]
+        if self.weights is not None:  # with replacement; torch's multinomial stops at 2^24 rows
+            bounds = np.cumsum(self.weights)
+            drawn = np.searchsorted(bounds, rng.random(size) * bounds[-1], side="right")
+            return self.rows[drawn.clip(max=len(bounds) - 1)]  # the product may be rounded up to the last bound
         rounds = -(-size // len(self.rows))
         return np.concatenate([rng.permutation(self.rows) for _ in range(rounds)])[:size]
 
@@ -97,6 +95,3 @@ class Draws(Sampler):
         for step in range(self.step, self.steps):
             for part in rows[step, :, self.rank]:
                 yield [(self.epoch, row) for row in part.tolist()]
-
-    def __len__(self) -> int:
-        return (self.steps - self.step) * self.accumulate
