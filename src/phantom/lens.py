@@ -80,7 +80,7 @@ class Lens:
             alpha = soft((cloud[..., 0] - 1.7 + 2.2 * fluid) / 2.2)
             shade = 1 + 0.07 * cloud[..., 1] + 0.45 * cloud[..., 2]
             opaque = np.clip(0.93 * alpha * (1 + 0.10 * cloud[..., 1]) + 0.4 * alpha * cloud[..., 2], 0, 0.96)
-            colour = np.float32([152, 140, 56]) * self.lit(level // 4 + 430) * shade[..., None]
+            colour = np.array([152, 140, 56], np.float32) * self.lit(level // 4 + 430) * shade[..., None]
             image += (colour - image) * cv2.merge([opaque] * 3)
             murky, covered = float((alpha > 0.35).mean()), float((alpha > 0.6).mean())
         if bubbles > 0:
@@ -100,7 +100,7 @@ class Lens:
         x, y = int(np.floor(dx)) % n, int(np.floor(dy)) % n
         window = tile[y : y + GRID + 1, x : x + GRID + 1]
         scale = GRID / self.grid
-        shift = np.float32([[scale, 0, dx % 1], [0, scale, dy % 1]])
+        shift = np.array([[scale, 0, dx % 1], [0, scale, dy % 1]], np.float32)
         flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
         return cv2.warpAffine(window, shift, (self.grid, self.grid), flags=flags, borderMode=cv2.BORDER_REPLICATE)
 

@@ -1,7 +1,7 @@
-"""Habits: how the labels occur over a capsule study, and timelines of phantom studies drawn from them.
+"""Timelines: which labels occur when over a capsule study, drawn so that they are like Galar's.
 
 Shares of studies, event lengths and regions follow the label timelines of the 80 Galar studies (Le Floch et al.,
-Scientific Data 2025), shrunken to a few hundred frames.
+Scientific Data 2025), shrunken to a few hundred frames. A `Habit` says how one finding occurs there.
 """
 
 import itertools
@@ -9,23 +9,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rarevision.labels import COLUMN, LANDMARKS, N_LABELS, REGIONS
+from rarevision.labels import COLUMN, FINDINGS, LANDMARKS, N_LABELS, REGIONS
 
 # Share of the 80 Galar studies that show a label; ours are given as many as rounding allows, never fewer than two.
 STUDY_SHARE = {
     **dict(zip(REGIONS, (0.81, 0.81, 0.94, 1.0, 0.89), strict=True)),
-    **{"z-line": 0.33, "pylorus": 0.72, "ileocecal valve": 0.66, "active bleeding": 0.16, "angiectasia": 0.51},
-    **{"blood": 0.64, "erosion": 0.56, "erythema": 0.38, "hematin": 0.28, "lymphangioectasis": 0.49},
-    **{"polyp": 0.41, "ulcer": 0.20},
+    **dict(zip(LANDMARKS, (0.33, 0.72, 0.66), strict=True)),
+    **dict(zip(FINDINGS, (0.16, 0.51, 0.64, 0.56, 0.38, 0.28, 0.49, 0.41, 0.20), strict=True)),
 }
+Segments = list[tuple[str, int, int]]  # (region, first row, row after the last), in the capsule's order, without gaps
 
 
 class Habit(NamedTuple):
-    """How a finding occurs: share of all frames, median event length (frames), odds per region."""
+    """How a finding occurs."""
 
-    share: float  # Galar's order, its range compressed: a few hundred frames cannot hold 1 in 1,000
-    median: float  # Galar's median run
-    where: dict[str, float]
+    share: float  # of all frames; Galar's order, its range compressed: a few hundred frames cannot hold 1 in 1,000
+    median: float  # length of an event in frames, Galar's
+    where: dict[str, float]  # share of events per region
 
 
 HABITS = {
@@ -41,7 +41,7 @@ HABITS = {
 }
 
 
-def draw(frames: int, present: tuple[str, ...], rng) -> np.ndarray:
+def draw(frames: int, present: tuple[str, ...], rng: np.random.Generator) -> np.ndarray:
     """Labels, uint8 [frames, 17]: regions in order, landmarks at their changes, findings in their regions.
 
     `present` are the labels that the study shows; `small intestine` must be among them.
@@ -57,30 +57,33 @@ def draw(frames: int, present: tuple[str, ...], rng) -> np.ndarray:
     return labels
 
 
-def _regions(total: int, present: tuple[str, ...], rng) -> list[tuple[str, int, int]]:
-    """(region, first row, row after the last) without gaps; sometimes the pylorus is passed back and forth."""
-    parts = []
-    short = {"mouth": 10 / 450, "esophagus": 9 / 450}
-    for region in (r for r in REGIONS if r in present and r in short):
-        parts.append([region, max(3, round(total * short[region] * rng.uniform(0.4, 1.0)))])
-    rest = total - sum(n for _, n in parts)
+def _regions(total: int, present: tuple[str, ...], rng: np.random.Generator) -> Segments:
+    """Divide `total` frames among the regions; some capsules pass the pylorus forth, back and forth again."""
+    names = [region for region in REGIONS if region in present]
+    lengths: dict[str, int] = {}
+    for region, usual in (("mouth", 10 / 450), ("esophagus", 9 / 450)):
+        if region in names:
+            lengths[region] = max(3, round(total * usual * rng.uniform(0.4, 1.0)))
+    rest = total - sum(lengths.values())
     share = {"stomach": rng.uniform(0.1, 0.24), "small intestine": 0.4, "colon": rng.uniform(0.28, 0.55)}
-    share = {r: s for r, s in share.items() if r in present}
-    lengths = {r: round(rest * s / sum(share.values())) for r, s in share.items()}
-    lengths["small intestine"] += rest - sum(lengths.values())
-    parts += [[r, n] for r, n in lengths.items()]
+    share = {region: s for region, s in share.items() if region in names}
+    lengths |= {region: round(rest * s / sum(share.values())) for region, s in share.items()}
+    lengths["small intestine"] += total - sum(lengths.values())
+    parts = [lengths[region] for region in names]
     if "pylorus" in present and lengths["stomach"] >= 40 and rng.random() < 0.5:
-        at = [r for r, _ in parts].index("stomach")
-        back = (int(rng.integers(8, 15)), int(rng.integers(8, 15)))
-        parts[at][1] -= back[1]
-        parts[at + 1][1] -= back[0]
-        parts[at + 1 : at + 1] = [["small intestine", back[0]], ["stomach", back[1]]]
-    ends = np.cumsum([n for _, n in parts])
-    return [(r, int(e - n), int(e)) for (r, n), e in zip(parts, ends, strict=True)]
+        at = names.index("stomach")
+        back = int(rng.integers(8, 15)), int(rng.integers(8, 15))
+        names[at + 1 : at + 1] = ["small intestine", "stomach"]
+        parts[at : at + 2] = [parts[at] - back[1], *back, parts[at + 1] - back[0]]
+    ends = np.cumsum(parts).tolist()
+    return [(region, end - n, end) for region, n, end in zip(names, parts, ends, strict=True)]
 
 
-def _landmarks(present: tuple[str, ...], segments, labels: np.ndarray, rng) -> None:
-    """Shares before the change as counted in Galar: z-line all, pylorus 0.61, ileocecal valve 0.88."""
+def _landmarks(present: tuple[str, ...], segments: Segments, labels: np.ndarray, rng) -> None:
+    """Label the landmarks where one region becomes the next.
+
+    rules: landmark, its median length in frames, and the share of them before the change, as counted in Galar.
+    """
     rules = {
         ("esophagus", "stomach"): ("z-line", 2, 1.0),
         ("stomach", "small intestine"): ("pylorus", 7, 0.61),
@@ -100,7 +103,7 @@ def _length(median: float, rng, most: float) -> int:
     return int(np.clip(round(median * np.exp(rng.normal(0, 0.55))), 2, max(2, most)))
 
 
-def _finding(present: tuple[str, ...], label: str, segments, labels: np.ndarray, rng) -> None:
+def _finding(present: tuple[str, ...], label: str, segments: Segments, labels: np.ndarray, rng) -> None:
     """Place events of one finding until its share of frames is reached; focal findings keep clear of each other."""
     habit = HABITS[label]
     budget = max(2.0, len(labels) * habit.share / max(STUDY_SHARE[label], 0.2))
