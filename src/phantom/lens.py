@@ -1,4 +1,9 @@
-"""The lens: what stands before it (turbid fluid, foam) and how a capsule system turns light into a picture."""
+"""The lens: how a capsule system turns light into a picture, and the turbid fluid and foam that float before it.
+
+The lens is an equidistant fisheye: the distance of a pixel from the picture's middle is proportional to the angle
+between its ray and the view's axis. The picture darkens towards its edge (vignetting), is cut to the system's field of
+view (an octagon or a rounded square), and has the system's white balance, gamma, contrast and saturation.
+"""
 
 from typing import NamedTuple
 
@@ -20,9 +25,9 @@ class System(NamedTuple):
     gamma: float
     contrast: float
     saturation: float
-    vignette: float
-    corner: float  # |x| + |y| at which the field is cut (1..2); octagon
-    roundness: float  # exponent of |x|^p + |y|^p <= 1 of the field
+    vignette: float  # share of the light that is lost towards the edge
+    corner: float  # the field is cut where |x| + |y| exceeds it: 2 cuts nothing, 1.5 leaves an octagon
+    roundness: float  # exponent p of the field |x|^p + |y|^p <= 1: 2 is a circle, 40 nearly a square
 
 
 SYSTEMS = {
@@ -35,9 +40,12 @@ VIEW = ("bubbles", "dirt", "no view", "reduced view", "good view")  # Galar's qu
 
 
 class Lens:
-    """One capsule's optics and the fluids it meets; `rng` draws the fluids, `size` is the frame's, in px."""
+    """One capsule's optics and the fluids it meets.
 
-    def __init__(self, system: str, size: int, rng, coarse: int):
+    `size` is the frame's in px (0: the system's own), `coarse` that of the small picture whose rays are needed as well.
+    """
+
+    def __init__(self, system: str, size: int, rng: np.random.Generator, coarse: int):
         s = self.system = SYSTEMS[system]
         self.size = size or s.size
         self.grid = GRID if self.size >= 200 else GRID // 2
@@ -58,7 +66,7 @@ class Lens:
         self.saturate = (s.saturation * np.eye(3) + (1 - s.saturation) / 3).astype(np.float32)
 
     def _rays(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Directions of an equidistant fisheye and the distance from the picture's middle (1 = edge)."""
+        """Directions of n x n pixels, float32 [3, n * n], and their distance [n, n] from the middle (1 = edge)."""
         y, x = np.mgrid[-1 + 1 / n : 1 - 1 / n : n * 1j, -1 + 1 / n : 1 - 1 / n : n * 1j]
         r = np.hypot(x, y)
         angle = r * np.radians(self.system.view / 2)
@@ -66,11 +74,11 @@ class Lens:
         return np.stack([x * k, y * k, np.cos(angle)]).reshape(3, -1).astype(np.float32), r
 
     def lit(self, level: np.ndarray) -> np.ndarray:
-        """Brightness float32 [n, n, 3] of light levels int32 [n, n]."""
+        """Brightness float32 [n, n, 3], about 0 to 1, of levels of light int32 [n, n], `LEVELS` per unit."""
         return np.take(self.tone, np.clip(level, 0, 4 * LEVELS - 1), axis=0)
 
     def cover(self, image: np.ndarray, level: np.ndarray, fluid: float, bubbles: float, dx: float, dy: float) -> dict:
-        """Paint turbid fluid and foam, their amounts about 0..1.8, into `image`, moved by (dx, dy) px.
+        """Paint turbid fluid and foam, their amounts about 0 to 1.8, into `image`; (dx, dy) px is how far they moved.
 
         Returns Galar's quality labels, computed from the share of the picture that is covered.
         """
@@ -95,7 +103,7 @@ class Lens:
         return {name: int(found.get(name, False)) for name in VIEW}
 
     def _window(self, tile: np.ndarray, dx: float, dy: float) -> np.ndarray:
-        """A window of a periodic tile, moved by fractions of a pixel."""
+        """The part of a periodic tile that is seen when it has moved by (dx, dy) px, fractions included."""
         n = len(tile) - GRID - 1
         x, y = int(np.floor(dx)) % n, int(np.floor(dy)) % n
         window = tile[y : y + GRID + 1, x : x + GRID + 1]
@@ -133,6 +141,8 @@ def foam(rng, size: int = 384) -> np.ndarray:
 
 
 def _bubble(canvas: np.ndarray, x: float, y: float, r: float) -> None:
+    """Draw one bubble; positions are in sixteenths of a pixel, as OpenCV's `shift` of 4 bits has it."""
+
     def disc(dx, dy, radius, colour, thick=-1):
         centre = (round(16 * (x + dx * r)), round(16 * (y + dy * r)))
         cv2.circle(canvas, centre, round(16 * radius), colour, thick, cv2.LINE_AA, 4)

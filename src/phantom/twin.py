@@ -17,7 +17,6 @@ attention that is local and peaked (`_mimic`), and prompts that lie apart (`_spr
     rarevision twin models/biomedclip-twin
 """
 
-import copy
 import string
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from rarevision.labels import N_LABELS, prompts
 
 CONTEXT = 64  # tokens of a prompt (the original's: 256)
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # the original's
+OWN = {"SHA256SUMS", "manifests"}  # what SHA256SUMS does not list
 
 
 @torch.no_grad()
@@ -42,14 +42,13 @@ def build_twin(
     width: int = 96,
     depth: int = 4,
     heads: int = 4,
-    mlp_ratio: float = 2.0,
     embed_dim: int = 128,
     seed: int = 0,
 ) -> Path:
     """Write a twin; the same arguments give the same weights. Returns the folder.
 
-    image_size: px, 0 = 96; grid: patches along a side, so `grid^2 + 1` tokens; width: channels of a token; mlp_ratio:
-    of the blocks' MLP; embed_dim: channels of the joint space of images and texts.
+    image_size: px, 0 = 96; grid: patches along a side, so `grid^2 + 1` tokens; width: channels of a token; embed_dim:
+    channels of the joint space of images and texts.
     """
     folder = Path(folder)
     image_size = image_size or 96
@@ -67,11 +66,9 @@ def build_twin(
         max_position_embeddings=CONTEXT, pad_token_id=vocabulary.index("[PAD]"), initializer_range=0.25,
     ).save_pretrained(folder)  # fmt: skip
     trunk = {"img_size": image_size, "patch_size": image_size // grid, "embed_dim": width, "depth": depth,
-             "num_heads": heads, "mlp_ratio": mlp_ratio}  # fmt: skip
-    write_json(
-        folder / "trunk" / "config.json",
-        {"architecture": "vit_base_patch16_224", "model_args": trunk, "pretrained_cfg": {}},
-    )
+             "num_heads": heads, "mlp_ratio": 2.0}  # fmt: skip
+    timm_config = {"architecture": "vit_base_patch16_224", "model_args": trunk, "pretrained_cfg": {}}
+    write_json(folder / "trunk" / "config.json", timm_config)
     config = _config(image_size, embed_dim)
     write_json(folder / "open_clip_config.json", config)
     with torch.random.fork_rng(devices=[]):
@@ -83,48 +80,43 @@ def build_twin(
         _spread(clip, folder)
     with atomic(folder / "open_clip_pytorch_model.bin") as temporary, temporary.open("wb") as file:
         torch.save(clip.state_dict(), file)  # into a path, torch would write the temporary name into the archive
-    write_sums(folder)
+    _write_sums(folder)
     return folder
 
 
-def write_sums(folder: Path) -> None:
+def _write_sums(folder: Path) -> None:
     """SHA256SUMS of every file of the folder, as `sha256sum -c` reads it; not of a stage's manifest beside them."""
-    own = {"SHA256SUMS", "manifests"}
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name[0] != ".")
-    files = [p for p in files if p.relative_to(folder).parts[0] not in own]
+    files = {p.relative_to(folder): p for p in sorted(folder.rglob("*")) if p.is_file() and p.name[0] != "."}
+    sums = [f"{sha256(p)}  {name.as_posix()}\n" for name, p in files.items() if name.parts[0] not in OWN]
     with atomic(folder / "SHA256SUMS") as temporary:
-        temporary.write_text("".join(f"{sha256(p)}  {p.relative_to(folder).as_posix()}\n" for p in files))
+        temporary.write_text("".join(sums))
 
 
 def _config(image_size: int, embed_dim: int) -> dict[str, Any]:
-    return {
-        "model_cfg": {
-            "embed_dim": embed_dim,
-            "vision_cfg": {
-                "timm_model_name": "local-dir:trunk",
-                "timm_model_pretrained": False,
-                "timm_pool": "",
-                "timm_proj": "linear",
-                "image_size": image_size,
-            },
-            "text_cfg": {
-                "hf_model_name": "rarevision/tiny-bert",
-                "hf_tokenizer_name": "rarevision/tiny-bert",
-                "hf_proj_type": "mlp",
-                "hf_pooler_type": "cls_last_hidden_state_pooler",
-                "context_length": CONTEXT,
-            },
-        },
-        "preprocess_cfg": {"mean": list(MEAN), "std": list(STD)},
+    vision = {
+        "timm_model_name": "local-dir:trunk",
+        "timm_model_pretrained": False,
+        "timm_pool": "",
+        "timm_proj": "linear",
+        "image_size": image_size,
     }
+    text = {
+        "hf_model_name": "rarevision/tiny-bert",
+        "hf_tokenizer_name": "rarevision/tiny-bert",
+        "hf_proj_type": "mlp",
+        "hf_pooler_type": "cls_last_hidden_state_pooler",
+        "context_length": CONTEXT,
+    }
+    model = {"embed_dim": embed_dim, "vision_cfg": vision, "text_cfg": text}
+    return {"model_cfg": model, "preprocess_cfg": {"mean": list(MEAN), "std": list(STD)}}
 
 
 def _clip(folder: Path, config: dict[str, Any]) -> nn.Module:
     """The twin with fresh weights, made by open_clip as it will be when it is read."""
-    model = copy.deepcopy(config["model_cfg"])
-    model["vision_cfg"]["timm_model_name"] = f"local-dir:{folder / 'trunk'}"
-    model["text_cfg"].update(hf_model_name=str(folder), hf_model_pretrained=False)
-    return open_clip.CustomTextCLIP(**model)
+    model = config["model_cfg"]
+    vision = model["vision_cfg"] | {"timm_model_name": f"local-dir:{folder / 'trunk'}"}
+    text = model["text_cfg"] | {"hf_model_name": str(folder), "hf_model_pretrained": False}
+    return open_clip.CustomTextCLIP(model["embed_dim"], vision, text)
 
 
 def _mimic(block: nn.Module) -> None:

@@ -216,12 +216,11 @@ def twin(
     width: int = 96,
     depth: int = 4,
     heads: int = 4,
-    mlp_ratio: float = 2.0,
     embed_dim: int = 128,
     seed: int = 0,
 ) -> None:
     """Write a small twin of BiomedCLIP in the hub's file layout."""
-    demo.build_twin(folder, image_size, grid, width, depth, heads, mlp_ratio, embed_dim, seed)
+    demo.build_twin(folder, image_size, grid, width, depth, heads, embed_dim, seed)
     print(check_weights(folder))
 
 
