@@ -40,14 +40,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from rarevision import data, events, training
-from rarevision.figures import plots
+from rarevision import data, events, figures, training
 from rarevision.files import atomic
 from rarevision.labels import LABELS
 from rarevision.run import start_stage
 
 # %%
-plots.style()
+figures.style()
 run = start_stage("01_eda_imbalance", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
 config = run.config
 
@@ -82,13 +81,17 @@ print(f"{len(test):,} frames to predict in {len(test.studies)}")
 # %%
 counts = pd.Series(train.labels.sum(0, dtype=np.int64), index=LABELS)
 ratio = counts.max() / max(counts.min(), 1)
-plots.bars(counts, f"The most frequent label has {ratio:,.0f} times the frames of the rarest", "frames (log)", log=True)
+figures.charts.bars(
+    counts, f"The most frequent label has {ratio:,.0f} times the frames of the rarest", "frames (log)", log=True
+)
 plt.show()
 
 # %%
 shown = np.array([train.labels[train.rows(s)].any(0) for s in train.studies])  # [studies, 17]
 present = pd.Series(shown.sum(0), index=LABELS)
-plots.bars(present, "Findings are absent from many studies", f"studies in which the label occurs, of {len(shown)}")
+figures.charts.bars(
+    present, "Findings are absent from many studies", f"studies in which the label occurs, of {len(shown)}"
+)
 plt.show()
 print(f"{1 - shown.mean():.1%} of all (study, label) pairs are absent")
 
@@ -101,7 +104,7 @@ print(f"{1 - shown.mean():.1%} of all (study, label) pairs are absent")
 # ## Which labels come together?
 
 # %%
-plots.cooccurrence(train.labels, "Every frame has a region; findings sit on top of one")
+figures.data.cooccurrence(train.labels, "Every frame has a region; findings sit on top of one")
 plt.show()
 
 # %% [markdown]
@@ -113,7 +116,7 @@ for study in train.studies:
     for i, name in enumerate(LABELS):
         found = events.runs(train.labels[train.rows(study), i] > 0)
         spans[name].extend(found[:, 1] - found[:, 0] + 1)
-plots.spread(spans, "Regions fill the recording, findings last a few frames (black: median)", "frames per event (log)")
+figures.data.durations(spans, "Regions fill the recording, findings last a few frames")
 plt.show()
 
 # %% [markdown]
@@ -127,7 +130,7 @@ plt.show()
 rng = np.random.default_rng(config.train.seed)
 source = data.open_reader(train, config.data, from_source=True)
 picked = {name: rng.permutation(np.flatnonzero(train.labels[:, i]))[:MONTAGE] for i, name in enumerate(LABELS)}
-plots.label_montage(picked, source, train, MONTAGE)
+figures.data.montage(picked, source, train, MONTAGE)
 plt.show()
 
 # %% [markdown]
@@ -145,7 +148,7 @@ treatments = {
     "colours harmonised": replace(config.data, field_of_view="crop", harmonise="colour"),
 }
 examples = [(index, index.studies[index.systems.index(s)]) for index in (train, test) for s in sorted({*index.systems})]
-plots.systems(examples, treatments)
+figures.data.systems(examples, treatments)
 plt.show()
 
 # %%
@@ -170,7 +173,7 @@ for name in ("paper", "endoscopy"):
     varied = data.FrameDataset(train, source, 224, name, config.train.seed)
     variants = [varied[epoch, row][0].permute(1, 2, 0).numpy() for epoch in range(7)]
     title = f"Augmentation '{name}': one frame, as it is read and in seven epochs"
-    plots.images([picture, *variants], ["as read", *[f"epoch {e}" for e in range(7)]], 8, title, size=1.2)
+    figures.charts.images([picture, *variants], ["as read", *[f"epoch {e}" for e in range(7)]], 8, title, size=1.2)
     plt.show()
 
 # %% [markdown]
@@ -189,7 +192,9 @@ share = {}
 for kind in ("none", "sqrt", "inverse"):
     weight = training.frame_weights(train.labels, kind)
     share[kind] = 100 * weight @ train.labels / weight.sum()
-plots.bars(pd.DataFrame(share, index=LABELS), "Weighting lifts the rare labels", "% of drawn frames (log)", log=True)
+figures.charts.bars(
+    pd.DataFrame(share, index=LABELS), "Weighting lifts the rare labels", "% of drawn frames (log)", log=True
+)
 plt.show()
 
 # %% [markdown]
@@ -202,7 +207,7 @@ plt.show()
 parts = data.Splits.make(train, config.split)
 parts.save(run.path("splits.json"))
 per_fold = pd.DataFrame.from_dict(parts.table(train), orient="index").add_prefix("fold ")
-plots.heat(per_fold, "Frames of each label in each fold: no fold should be without a rare label")
+figures.charts.counts(per_fold, "Frames of each label in each fold: no fold should be without a rare label")
 plt.show()
 
 # %%

@@ -42,14 +42,13 @@ import pandas as pd
 import torch
 from safetensors.torch import save_file
 
-from rarevision import data, model
-from rarevision.figures import plots
+from rarevision import data, figures, model
 from rarevision.files import atomic, write_json
 from rarevision.labels import LABELS
 from rarevision.run import start_stage
 
 # %%
-plots.style()
+figures.style()
 run = start_stage("02_model_differential_attention", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
 config = run.config
 index = data.FrameIndex.load(run.need("index/train.parquet", "01_eda_imbalance"))
@@ -108,7 +107,7 @@ for name, reason in refused.items():
 table = model.feature_drift(plain.trunk, normal)
 agreement = table[table.place == "features"].set_index("variant")[["cosine", "difference"]]
 kept = [name for name, value in agreement.cosine.items() if value > 0.9999 and name != "plain"]
-plots.drift(table, f"Of all forms, {' and '.join(kept) or 'none'} alone starts where pretraining ended")
+figures.model.drift(table, f"Of all forms, {' and '.join(kept) or 'none'} alone starts where pretraining ended")
 plt.show()
 agreement.style.format({"cosine": "{:.4f}", "difference": "{:.1e}"})
 
@@ -158,7 +157,7 @@ def show(form, message):
         maps = model.attention_maps(trunk, plain.normalise(some))[-1]
         negative = (maps.difference < 0).float().mean()
         title = f"{form}, {name} frames: {message}, {negative:.0%} of all weights below 0"
-        plots.attention(some, maps, title, plain.trunk.num_prefix_tokens)
+        figures.model.attention(some, maps, title, plain.trunk.num_prefix_tokens)
         plt.show()
 
 

@@ -41,12 +41,11 @@ import pandas as pd
 from IPython.display import display
 from safetensors.torch import load_file
 
-from rarevision import data, events, scores, scoring, training
-from rarevision.figures import plots
+from rarevision import data, events, figures, scores, scoring, training
 from rarevision.run import ablation_figure, ablation_summary, project_path, shown, start_stage
 
 # %%
-plots.style()
+figures.style()
 run = start_stage("03_training", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
 config = run.config
 parts = data.Splits.load(run.need("splits.json", "01_eda_imbalance"))
@@ -73,7 +72,7 @@ key = run.fingerprint("root")
 history = training.train_folds(config, index, train_frames, parts, text, run.dir, key, FORCE)
 
 # %%
-plots.curves(
+figures.training.curves(
     history,
     {"loss": "training loss (smoothed, mixed)", "validation_loss": "validation loss", "ap": "mean AP on validation"},
     "fold",
@@ -104,7 +103,7 @@ pd.DataFrame(found).T[["frames", "bad_frames", "seconds"]]
 # %%
 studies = scores.read_studies(run.path("probs/oof"), run.path("labels/oof"))
 table = scoring.frame_table(studies)
-plots.intervals(table, "Regions are learned; rare findings barely rise above chance")
+figures.training.frame_aps(table, "Regions are learned; rare findings barely rise above chance")
 plt.show()
 
 # %%
@@ -124,7 +123,7 @@ for study, listed in events.read_events(truth).items() if truth else ():
 if truth:
     shifted = scoring.frame_table(scores.read_studies(run.path("probs/test"), run.path("labels/test")))
     both = pd.DataFrame({"out of fold": table["AP"], "test system": shifted["AP"]})
-    plots.bars(both, "What another capsule system costs", "average precision")
+    figures.charts.bars(both, "What another capsule system costs", "average precision")
     plt.show()
 
 # %% [markdown]

@@ -41,14 +41,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from rarevision import decoding, scores, scoring
-from rarevision.figures import plots, score_plots
+from rarevision import decoding, figures, scores, scoring
 from rarevision.files import write_json
 from rarevision.labels import LABELS
 from rarevision.run import start_stage
 
 # %%
-plots.style()
+figures.style()
 run = start_stage("04_threshold_tuning", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
 config = run.config
 run.need("probs/oof", "03_training")
@@ -65,7 +64,7 @@ probs, labels = np.concatenate([s.probs for s in studies]), np.concatenate([s.la
 # %%
 silence = scoring.score_events(truth, {study: [] for study in truth})
 absent = pd.Series(1 - silence.present.mean(0), index=LABELS)
-plots.bars(
+figures.charts.bars(
     absent,
     f"An empty submission scores {silence.empty:.3f}: a point for every absent label",
     "share of studies without the label = what silence earns",
@@ -79,7 +78,7 @@ plt.show()
 # ## How well do scores separate?
 
 # %%
-score_plots.precision_recall(probs, labels, "Precision against recall, out of fold (dot: the threshold of best F1)")
+figures.scores.precision_recall(probs, labels, "Precision against recall, out of fold (dot: the threshold of best F1)")
 plt.show()
 
 # %% [markdown]
@@ -109,7 +108,7 @@ for name, note in chosen.notes.items():
 
 # %%
 spread = decoding.threshold_spread(studies, config)
-score_plots.ranges(
+figures.scores.thresholds(
     spread,
     chosen.values,
     f"Threshold '{config.threshold.method}' fitted on all studies (bar) and without each group (dots)",
@@ -128,7 +127,7 @@ reports = {"silence": silence}
 for method in methods:
     setting = replace(published, threshold=replace(config.threshold, method=method))
     reports[method] = scoring.score_events(truth, decoding.cross_validate(studies, setting)[0])
-score_plots.sources(reports, "What thresholds earn on present labels, they pay for with the credit for absent ones")
+figures.scores.sources(reports, "What thresholds earn on present labels, they pay for with the credit for absent ones")
 plt.show()
 
 # %% [markdown]
@@ -137,7 +136,7 @@ plt.show()
 # frames of a rare label, and does so in studies that have none.
 
 # %%
-score_plots.trade(reports["f1"], "F1 thresholds earn {earned} and lose {lost} of silence's {empty}")
+figures.scores.trade(reports["f1"], "F1 thresholds earn {earned} and lose {lost} of silence's {empty}")
 plt.show()
 
 # %% [markdown]
@@ -150,7 +149,7 @@ plt.show()
 # %%
 fitted = decoding.waterfall_fits(studies, config, scores.read_timelines(run.path("labels/oof")))
 steps = {name: scoring.score_events(truth, found) for name, found in decoding.waterfall_steps(fitted).items()}
-score_plots.waterfall(steps, "Step by step: in the end {gain} against silence")
+figures.scores.waterfall(steps, "Step by step: in the end {gain} against silence")
 plt.show()
 
 # %% [markdown]
@@ -166,7 +165,7 @@ plt.show()
 # %%
 after = decoding.waterfall_probabilities(fitted)
 stated = {"scores": probs, "decoder's probabilities": np.concatenate([after[s.study] for s in studies])}
-score_plots.reliability(labels, stated, "Reliability, out of fold, before and after calibration")
+figures.scores.reliability(labels, stated, "Reliability, out of fold, before and after calibration")
 plt.show()
 
 # %%

@@ -41,14 +41,13 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from rarevision import data, decoding, events, scores, scoring
-from rarevision.figures import plots, score_plots
+from rarevision import data, decoding, events, figures, scores, scoring
 from rarevision.files import write_json
 from rarevision.labels import LABELS
 from rarevision.run import project_path, shown, start_stage
 
 # %%
-plots.style()
+figures.style()
 run = start_stage("05_temporal_decoding", CONFIG, DATA_ROOT, TEST_ROOT, RUN_DIR, OVERRIDE)
 config = run.config
 run.need("thresholds.json", "04_threshold_tuning")
@@ -72,7 +71,7 @@ for method in methods:
 reports["silence"] = scoring.score_events(truth, {study: [] for study in truth})
 
 # %%
-score_plots.sources(reports, "Where the score comes from: most of it is credit for silence")
+figures.scores.sources(reports, "Where the score comes from: most of it is credit for silence")
 plt.show()
 
 # %%
@@ -120,12 +119,12 @@ known = events.read_events(run.data("test_truth")) if config.data.test_truth els
 test_root = run.data("test_root")
 source = data.read_test(test_root)[0] if test_root.exists() else None
 for s in tests[:SHOWN]:
-    plots.timeline(
-        s.study, s.frame, s.probs, found[s.study], known and known[s.study], plots.thumbnails(s, found[s.study], source)
+    figures.timelines.timeline(
+        s, found[s.study], known and known[s.study], figures.timelines.thumbnails(s, found[s.study], source)
     )
     plt.show()
     if source is not None and s.study in source.studies and found[s.study]:
-        plots.event_pictures(s, found[s.study], source, known and known[s.study], PICTURES)
+        figures.timelines.event_frames(s, found[s.study], source, known and known[s.study], PICTURES)
         plt.show()
 
 # %% [markdown]
@@ -157,12 +156,12 @@ final = {"out of fold": best}
 if known:
     final["test studies"] = scoring.score_events(known, found)
 silent = {"test studies, silent": scoring.score_events(known, {study: [] for study in known})} if known else {}
-score_plots.sources(final | silent, "The final score, and what it is made of")
+figures.scores.sources(final | silent, "The final score, and what it is made of")
 plt.show()
 
 # %%
 last = final["test studies"] if known else best
-plots.heat(
+figures.charts.counts(
     pd.DataFrame({s.study: pd.Series([e.labels[0] for e in found[s.study]]).value_counts() for s in tests[:20]})
     .reindex(LABELS, fill_value=0)
     .fillna(0)

@@ -1,4 +1,4 @@
-"""Figures of scores and decisions: what is earned and lost, and what a probability means. See also `plots`."""
+"""Pictures of scores and decisions: what thresholds find, what is earned and lost, and what a probability means."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import precision_recall_curve
 
-from rarevision.figures.plots import BLUE, GREY, GROUP_COLOUR, ORANGE
+from rarevision.figures.palette import BLUE, GREY, GROUP_COLOUR, ORANGE, TITLE, name_rows
 from rarevision.labels import ANATOMY, COLUMN, FINDINGS, LABELS
 from rarevision.scoring import Report
 
@@ -33,11 +33,11 @@ def precision_recall(probs: np.ndarray, labels: np.ndarray, title: str) -> Figur
     axes[0, 0].set(xlim=(0, 1), ylim=(0, 1.03))
     figure.supxlabel("recall", fontsize=9)
     figure.supylabel("precision", fontsize=9)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    figure.suptitle(title, **TITLE)
     return figure
 
 
-def ranges(spread: dict[str, dict], values: np.ndarray, title: str) -> Axes:
+def thresholds(spread: dict[str, dict], values: np.ndarray, title: str) -> Axes:
     """Thresholds per label: in use (bar) and fitted without each fold (dots); above 1 = never reached."""
     _, ax = plt.subplots(figsize=(8, 0.26 * len(spread) + 1))
     for i, (name, facts) in enumerate(spread.items()):
@@ -46,10 +46,8 @@ def ranges(spread: dict[str, dict], values: np.ndarray, title: str) -> Axes:
         ax.scatter(dots, [i] * len(dots), s=16, color=GROUP_COLOUR[name])
         ax.plot([min(values[i], 1.05)] * 2, [i - 0.38, i + 0.38], color="black", lw=2)
     ax.axvspan(1.0, 1.1, color=GREY, alpha=0.25, lw=0)
-    ax.text(1.05, -0.9, "never", ha="center", fontsize=7)
-    ax.set_yticks(range(len(spread)), list(spread))
-    ax.invert_yaxis()
-    ax.set(title=title, xlabel="threshold", xlim=(0, 1.1))
+    name_rows(ax, list(spread))
+    ax.set(title=title, xlabel="threshold (grey: never reached)", xlim=(0, 1.1))
     return ax
 
 
@@ -69,10 +67,9 @@ def sources(reports: dict, title: str) -> Axes:
             rows.append(f"{method}, {name}")
     empty = next(iter(reports.values())).empty
     ax.axvline(empty, color="black", lw=1, ls="--")
-    ax.set_yticks(range(len(rows)), rows)
-    ax.invert_yaxis()
+    name_rows(ax, rows)
     ax.set(title=title, xlabel="score (dashed: the empty submission)", xlim=(0, 1))
-    ax.legend(handles=[Patch(color=c, label=n) for n, c in colours.items()], loc="lower right", frameon=False)
+    ax.legend(handles=[Patch(color=c, label=n) for n, c in colours.items()], loc="lower right")
     return ax
 
 
@@ -97,8 +94,8 @@ def waterfall(steps: dict[str, Report], title: str) -> Figure:
     """The score after each step, one panel per tIoU; "silence" first. `title` may hold {gain}: of the last over it."""
     silence = steps["silence"]
     values = pd.DataFrame({name: r.score for name, r in steps.items()}, index=silence.names()).T
-    figure, axes = plt.subplots(1, values.shape[1], figsize=(11, 3.2), sharey=True)
-    for ax, name in zip(axes, values, strict=True):
+    figure, axes = plt.subplots(1, values.shape[1], figsize=(11, 3.2), sharey=True, squeeze=False)
+    for ax, name in zip(axes.flat, values, strict=True):
         start = values[name].shift(fill_value=0.0)
         change = values[name] - start
         ax.barh(values.index, change, left=start, color=[GREY, *np.where(change[1:] >= 0, BLUE, ORANGE)])
@@ -106,9 +103,9 @@ def waterfall(steps: dict[str, Report], title: str) -> Figure:
             ax.text(max(end, end - step) + 0.01, y, f"{end:.3f} ({step:+.3f})" if y else f"{end:.3f}", va="center")
         ax.axvline(silence.empty, color="black", lw=1, ls="--")
         ax.set(title=name, xlim=(0, max(1.0, values.max().max() + 0.2)), xlabel="score, out of fold")
-    axes[0].invert_yaxis()
+    name_rows(axes[0, 0], list(steps))
     gain = " and ".join(f"{v:+.3f} at {name}" for name, v in (values.iloc[-1] - silence.empty).items())
-    figure.suptitle(title.format(gain=gain), x=0.01, ha="left")
+    figure.suptitle(title.format(gain=gain), **TITLE)
     return figure
 
 
@@ -124,7 +121,7 @@ def reliability(labels: np.ndarray, stated: dict[str, np.ndarray], title: str) -
             seen, said = calibration_curve(y, p, n_bins=10)
             ax.plot(said, seen, color=colour, marker=marker, label=f"{name}: Brier score {np.mean((p - y) ** 2):.4f}")
         ax.set(title=group, xlabel="stated probability", xlim=(0, 1), ylim=(0, 1))
-        ax.legend(frameon=False, fontsize=8, loc="upper left")
+        ax.legend(loc="upper left")
     axes[0].set_ylabel("share of frames that show the label")
-    figure.suptitle(title, x=0.01, ha="left")
+    figure.suptitle(title, **TITLE)
     return figure
