@@ -63,7 +63,8 @@ class FrameDataset(Dataset):
     def __init__(self, index: FrameIndex, reader: Reader, image_size: int, augment: str = "none", seed: int = 0):
         if len(index) != len(reader.index):
             raise ValueError(f"the reader was made for {len(reader.index)} frames, the index has {len(index)}")
-        self.index, self.reader, self.augment = index, reader, Augment(augment, image_size, seed)
+        self.index, self.reader, self.image_size = index, reader, image_size
+        self.augment = Augment(augment, image_size, seed)
 
     def __len__(self) -> int:
         return len(self.index)
