@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 
 from phantom.noise import band, drawn, mix, soft
+from rarevision.labels import FINDINGS
 
 N = 128  # texels along a patch's side
 POLYP = 0.62  # radius of a polyp in its patch's half extents; `tube` lets it stand out by as much
@@ -173,14 +174,5 @@ def _ulcer(rng, ragged):
     return rng.uniform(0.30, 0.48), colour, np.maximum(0.92 * base, 0.70 * rim), 0.10 * rim - 0.14 * base
 
 
-_PAINTERS: dict[str, Callable] = {
-    "active bleeding": _active_bleeding,
-    "angiectasia": _angiectasia,
-    "blood": _blood,
-    "erosion": _erosion,
-    "erythema": _erythema,
-    "hematin": _hematin,
-    "lymphangioectasis": _lymphangioectasis,
-    "polyp": _polyp,
-    "ulcer": _ulcer,
-}
+_KINDS = _active_bleeding, _angiectasia, _blood, _erosion, _erythema, _hematin, _lymphangioectasis, _polyp, _ulcer
+_PAINTERS: dict[str, Callable] = dict(zip(FINDINGS, _KINDS, strict=True))

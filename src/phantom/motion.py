@@ -12,16 +12,12 @@ from phantom.walls import Wall
 from rarevision.events import runs
 from rarevision.labels import COLUMN, FINDINGS, LANDMARKS, REGIONS
 
-SPEED = {"mouth": 0.05, "esophagus": 0.30, "stomach": 0.05, "small intestine": 0.13, "colon": 0.07}  # radii per frame
-SWAY = {"mouth": 0.15, "esophagus": 0.15, "stomach": 0.75, "small intestine": 0.45, "colon": 0.45}  # rad, view off axis
-BEND = {"mouth": 0.0, "esophagus": 0.05, "stomach": 0.10, "small intestine": 0.30, "colon": 0.22}  # 1 / radii
-WET = {  # level of bubbles and of turbid fluid
-    "mouth": (0.2, -1),
-    "esophagus": (0.6, -1),
-    "stomach": (0.7, 0.2),
-    "small intestine": (0.6, 0.7),
-    "colon": (0.2, 1.0),
-}
+# Per region, in the order of REGIONS: mouth, esophagus, stomach, small intestine, colon.
+SPEED = np.array([0.05, 0.30, 0.05, 0.13, 0.07])  # tube radii per frame
+SWAY = np.array([0.15, 0.15, 0.75, 0.45, 0.45])  # radians by which the view leaves the axis
+BEND = np.array([0.0, 0.05, 0.10, 0.30, 0.22])  # curvature, 1 / tube radii
+BUBBLES = np.array([0.2, 0.6, 0.7, 0.6, 0.2])  # level of foam
+FLUID = np.array([-1, -1, 0.2, 0.7, 1.0])  # level of turbid fluid
 
 
 class Motion:
@@ -44,14 +40,14 @@ class Motion:
         self.rng, rows = rng, np.arange(len(labels), dtype=float)
         activity = np.exp(0.8 * self._drift(7, rows)) * (self._drift(11, rows) > -1.4)  # now and then it lies still
         self.clock = clock = np.cumsum(np.clip(gaussian_filter1d(activity, 1.0), 0.02, 1.6))
-        step = np.array([SPEED[x] for x in names]) * np.clip(activity, 0.01, 2.2)
+        step = SPEED[region] * np.clip(activity, 0.01, 2.2)
         for kind in FINDINGS:
             for first, last in runs(labels[:, COLUMN[kind]] > 0):
                 step[first : last + 1] = np.clip(step[first : last + 1], 0, 1.0 / (last - first + 1))
         calm = self._travel(labels, names, step)
         smooth = gaussian_filter1d(calm, 1.0)
-        sway = gaussian_filter1d(np.array([SWAY[x] for x in names]), 3) * smooth
-        bend = gaussian_filter1d(np.array([BEND[x] for x in names]), 3) * smooth
+        sway = gaussian_filter1d(SWAY[region], 3) * smooth
+        bend = gaussian_filter1d(BEND[region], 3) * smooth
         self.heading = sway * np.stack([self._drift(9, clock), self._drift(9, clock)])
         self.roll = np.cumsum(0.05 * self._drift(12, clock) * np.diff(clock, prepend=clock[0]))
         room = [walls[x].radius[int(z * 32) % 256].min() for x, z in zip(names, self.depth, strict=True)]
@@ -59,9 +55,8 @@ class Motion:
         self.place = room * np.tanh(0.6 * (smooth * np.stack([self._drift(10, clock), self._drift(10, clock)])))
         self.bend = bend * np.stack([self._drift(14, clock), self._drift(14, clock)])
         quiet = 1 - gaussian_filter1d((labels[:, len(REGIONS) :].any(1) | (calm < 1)).astype(float), 1.5)
-        wet = np.array([WET[x] for x in names])
-        self.bubbles = np.clip(self._drift(10, rows) + wet[:, 0] - 1, 0, 1.5) * (0.25 + 0.75 * quiet)
-        self.fluid = np.clip(self._drift(14, rows) + wet[:, 1] - 1, 0, 1.8) * (0.2 + 0.8 * quiet)
+        self.bubbles = np.clip(self._drift(10, rows) + BUBBLES[region] - 1, 0, 1.5) * (0.25 + 0.75 * quiet)
+        self.fluid = np.clip(self._drift(14, rows) + FLUID[region] - 1, 0, 1.8) * (0.2 + 0.8 * quiet)
 
     def _drift(self, sigma: float, clock: np.ndarray) -> np.ndarray:
         """Smooth noise of unit variance, sampled at the times `clock`; `sigma` is its smoothness in their unit."""

@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 
 from phantom.noise import band, band_pass, drawn, frequency, mix, soft
+from rarevision.labels import REGIONS
 
 LENGTH = 8.0  # tube radii after which a wall repeats
 SHAPE = (1024, 768)  # texels along the lumen and around it: 128 and 122 per tube radius
@@ -164,10 +165,6 @@ def _colon(rng, coarse, patchy, fine):
     return radius, 0.0012 * fine + 0.003 * patchy - 0.012 * stool, skin, 0.6 - 0.4 * stool
 
 
-_PAINTERS: dict[str, Callable] = {
-    "mouth": _mouth,
-    "esophagus": _esophagus,
-    "stomach": _stomach,
-    "small intestine": _small_intestine,
-    "colon": _colon,
-}
+_PAINTERS: dict[str, Callable] = dict(
+    zip(REGIONS, (_mouth, _esophagus, _stomach, _small_intestine, _colon), strict=True)
+)

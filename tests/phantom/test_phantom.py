@@ -28,6 +28,8 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("phantom")
     facts = phantom.write_phantom(TINY, folder / "galar", folder / "test", folder / "truth.json", workers=1)
     train, test = phantom.plan(TINY)
+    files = [*folder.rglob("*.PNG"), *folder.rglob("*.png")]
+    assert len(files) == facts["frames"] and {cv2.imread(str(f)).shape for f in files} == {(64, 64, 3)}
     assert facts["studies"] == 4 and facts["rendered"] == facts["frames"] == sum(s.frames for s in train + test)
     return folder, train, test
 
@@ -104,13 +106,6 @@ def test_metadata_has_stray_spaces(data):
     assert sorted(names.str.strip()) == sorted(s.name for s in train)
     assert (systems != systems.str.strip()).all()
     assert set(systems.str.strip()) == {"PillCam", "Olympus"}
-
-
-def test_frames_on_disk_decode(data):
-    folder, train, test = data
-    files = [*(folder / "galar").rglob("*.PNG"), *(folder / "test").rglob("*.png")]
-    assert len(files) == sum(s.frames for s in train + test)
-    assert {cv2.imread(str(f)).shape for f in files} == {(64, 64, 3)}
 
 
 def test_truth_is_the_grouping_of_the_labels(data):

@@ -68,14 +68,6 @@ def test_the_sums_are_sha256sums_own(folder):
     assert listed == {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - {"SHA256SUMS"}
 
 
-def test_a_twin_built_again_beside_its_manifest_is_whole(tmp_path):
-    folder = twin.build_twin(tmp_path / "twin")
-    write_json(folder / "manifests" / "twin.json", {"seconds": 1})
-    twin.build_twin(folder, seed=1)
-    write_json(folder / "manifests" / "twin.json", {"seconds": 2})
-    assert "every file" in weights.check_weights(folder)
-
-
 def test_the_tokenizer_reads_any_prompt(folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for label in LABELS:
@@ -100,7 +92,11 @@ def test_sizes_that_do_not_divide_are_refused(tmp_path, size):
 
 
 def test_the_command_writes_a_folder_that_check_accepts(tmp_path, capsys):
-    command.main(["twin", str(tmp_path / "twin"), "--image-size", "32", "--grid", "4", "--width", "32", "--depth", "1"])
+    sizes = ["--image-size", "32", "--grid", "4", "--width", "32", "--depth", "1"]
+    command.main(["twin", str(tmp_path / "twin"), *sizes])
+    write_json(tmp_path / "twin" / "manifests" / "twin.json", {"seconds": 1})
+    command.main(["twin", str(tmp_path / "twin"), *sizes, "--seed", "1"])  # again, beside a stage's manifest
+    write_json(tmp_path / "twin" / "manifests" / "twin.json", {"seconds": 2})
     assert "128-d, 32 px" in capsys.readouterr().out
     assert "every file as SHA256SUMS says" in weights.check_weights(tmp_path / "twin")
     assert sha256(tmp_path / "twin" / "vocab.txt") in (tmp_path / "twin" / "SHA256SUMS").read_text()
