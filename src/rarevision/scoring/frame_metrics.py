@@ -1,8 +1,7 @@
-"""Frame metrics per class: average precision, AUC, F1, precision, recall, with intervals over studies.
+"""Frame metrics per class: average precision (AP), AUC, F1, precision and recall, with intervals over studies.
 
-A class without positive frames has no such value: it is NaN and said, never 0. Intervals are percentiles of a bootstrap
-that draws whole studies, since frames of one study are not independent; each study is first reduced to counts between
-the class's positive scores, from which every resample's values follow exactly.
+A class without positive frames has no such value: it is NaN and said, never 0. The bootstrap draws whole studies; each
+study is first reduced to counts between the class's positive scores, from which every draw's values follow exactly.
 """
 
 from collections.abc import Sequence

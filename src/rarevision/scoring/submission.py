@@ -92,7 +92,6 @@ def write_submission(path: str | Path, events: Events, frames: Frames, notes: Ma
         if faults:
             raise SubmissionError(path, faults)
         manifest.unlink(missing_ok=True)  # the old one never describes the new file
-    labels = Counter(name for rows in events.values() for event in rows for name in event.labels)
     write_json(
         manifest,
         {
@@ -100,7 +99,7 @@ def write_submission(path: str | Path, events: Events, frames: Frames, notes: Ma
             "sha256": sha256(path),
             "bytes": path.stat().st_size,
             "events": {study: len(rows) for study, rows in events.items()},
-            "events per label": {name: labels[name] for name in LABELS},
+            "events per label": _per_label(events),
             "frames": {study: list(span) for study, span in _spans(frames).items()},
             "versions": versions(),
             **facts,
@@ -109,8 +108,12 @@ def write_submission(path: str | Path, events: Events, frames: Frames, notes: Ma
     return manifest
 
 
+def _per_label(events: Events) -> dict[str, int]:
+    counts = Counter(name for rows in events.values() for event in rows for name in event.labels)
+    return {name: counts[name] for name in LABELS}
+
+
 def describe_submission(events: Events) -> str:
     """One line on a valid submission."""
-    counts = Counter(name for rows in events.values() for event in rows for name in event.labels)
-    named = ", ".join(f"{name} {counts[name]}" for name in LABELS if counts[name]) or "none of any label"
+    named = ", ".join(f"{name} {n}" for name, n in _per_label(events).items() if n) or "none of any label"
     return f"{len(events)} videos, {sum(map(len, events.values()))} events ({named})"
