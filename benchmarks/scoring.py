@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rarevision.events import Event, Events, from_label_sets, read_events, write_events
+from rarevision.event_files import read_events, write_events
+from rarevision.events import Event, Events, from_label_sets
 from rarevision.labels import COLUMN, LABELS, REGIONS
 from rarevision.scoring import score_events
 

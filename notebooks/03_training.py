@@ -41,7 +41,7 @@ import pandas as pd
 from IPython.display import display
 from safetensors.torch import load_file
 
-from rarevision import data, events, figures, scores, scoring, training
+from rarevision import data, events, figures, read_events, scores, scoring, training
 from rarevision.run import ablation_figure, ablation_summary, project_path, shown, start_stage
 
 # %%
@@ -117,7 +117,7 @@ table[["support", "studies", "baseline", "AP", "low", "high", "AUC", "F1", "prec
 
 # %%
 truth = run.data("test_truth") if config.data.test_truth else None
-for study, listed in events.read_events(truth).items() if truth else ():
+for study, listed in read_events(truth).items() if truth else ():
     frame, _ = scores.read_probs(run.path(f"probs/test/{study}.npz"))
     scores.write_labels(run.path(f"labels/test/{study}.npz"), frame, events.to_labels(frame, listed))
 if truth:

@@ -41,7 +41,7 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from rarevision import data, decoding, events, figures, scores, scoring
+from rarevision import data, decoding, figures, read_events, scores, scoring
 from rarevision.files import write_json
 from rarevision.labels import LABELS
 from rarevision.run import project_path, shown, start_stage
@@ -115,7 +115,7 @@ found = {s.study: decoder.decode(s.frame, s.probs) for s in tests}
 print("\n".join(f"{study}: {len(listed)} events" for study, listed in found.items()))
 
 # %%
-known = events.read_events(run.data("test_truth")) if config.data.test_truth else None
+known = read_events(run.data("test_truth")) if config.data.test_truth else None
 test_root = run.data("test_root")
 source = data.read_test(test_root)[0] if test_root.exists() else None
 for s in tests[:SHOWN]:

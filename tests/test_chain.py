@@ -9,10 +9,11 @@ import nbformat
 import numpy as np
 import pytest
 
-from rarevision import events, scores
+from rarevision import UserError, read_events, scores
 from rarevision.decoding import decoder as decoding
+from rarevision.files import sha256
 from rarevision.run import command, pipeline
-from rarevision.run.pipeline import STEPS
+from rarevision.run.notebook import STEPS
 
 SMALL = {
     "phantom.pillcam": 3,
@@ -55,9 +56,9 @@ def test_a_valid_submission_comes_out(chain):
     folder, _ = chain
     path = folder / "submissions" / "demo.json"
     assert command.main(["check", str(path), "--frames", str(folder / "test")]) == 0
-    assert list(events.read_events(path)) == [p.stem for p in sorted((folder / "run/probs/test").glob("*.npz"))]
+    assert list(read_events(path)) == [p.stem for p in sorted((folder / "run/probs/test").glob("*.npz"))]
     manifest = json.loads((folder / "submissions" / "demo.manifest.json").read_text())
-    assert manifest["sha256"] == pipeline.sha256(path)
+    assert manifest["sha256"] == sha256(path)
 
 
 def test_every_training_study_is_scored_once_out_of_fold(chain):
@@ -136,7 +137,7 @@ def test_scores_from_elsewhere_need_nothing_else(chain, tmp_path):
     environ = {"CONFIG": "configs/galar.toml", "RUN_DIR": str(mine), "SET": settings}
     for name in ("04_threshold_tuning", "05_temporal_decoding"):
         assert pipeline.run_stage(name, environ) == 0
-    listed = events.read_events(tmp_path / "mine.json")
+    listed = read_events(tmp_path / "mine.json")
     assert list(listed) == [p.stem for p in (mine / "probs/test").glob("*.npz")]
     assert command.main(["check", str(tmp_path / "mine.json"), "--scores", str(mine / "probs/test")]) == 0
     decoder = json.loads((mine / "decoder.json").read_text())
@@ -165,7 +166,7 @@ def test_another_models_bad_file_is_named(chain, tmp_path, capsys, damage, said)
     with np.load(path) as table:
         frame, probs = damage(table["frame"], table["probs"].astype(np.float32))
     np.savez(path, frame=frame, probs=probs)
-    with pytest.raises(scores.ScoreFileError) as error:
+    with pytest.raises(UserError) as error:
         scores.read_studies(tmp_path / "probs/oof", tmp_path / "labels/oof")
     assert path.name in str(error.value) and said in str(error.value)
 

@@ -5,8 +5,8 @@ import ast
 import jupytext
 import pytest
 
-from rarevision.run import pipeline
-from rarevision.run.pipeline import PROJECT, STEPS
+from rarevision.errors import UserError
+from rarevision.run.notebook import PROJECT, STEPS, open_run
 
 SOURCES = sorted((PROJECT / "notebooks").glob("*.py"))
 
@@ -56,6 +56,6 @@ def test_cells_are_short_and_told(source):
 
 
 def test_a_missing_input_names_the_stage_to_run_first(tmp_path):
-    run = pipeline.open_run("04_threshold_tuning", "configs/demo.toml", run_dir=str(tmp_path))
-    with pytest.raises(pipeline.StageError, match="run notebook 03_training first"):
+    run = open_run("04_threshold_tuning", "configs/demo.toml", run_dir=str(tmp_path))
+    with pytest.raises(UserError, match="run notebook 03_training first"):
         run.need("probs/oof", "03_training")

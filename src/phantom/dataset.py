@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 from phantom import capsule
 from phantom.lens import VIEW
 from phantom.studies import Study, plan
-from rarevision import events, stage
+from rarevision import event_files, events, stage
 from rarevision.config import Phantom
 from rarevision.errors import UserError
 from rarevision.files import atomic, sha256, write_json
@@ -75,8 +75,8 @@ def write_phantom(
     if train:
         _write_metadata(root / "metadata.csv", train)
     known = {study.name: events.from_label_sets(study.numbers(), study.labels()) for study in test}
-    if not truth.exists() or events.read_events(truth) != known:
-        events.write_events(truth, known)
+    if not truth.exists() or event_files.read_events(truth) != known:
+        event_files.write_events(truth, known)
     frames = sum(study.frames for _, study in jobs)
     return {"studies": len(jobs), "frames": frames, "rendered": total, "seconds": round(time.time() - started, 1)}
 

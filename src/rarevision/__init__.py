@@ -2,13 +2,14 @@
 
 The top package holds the words that every other package speaks. Each of its modules may be imported by name:
 
-labels   the 17 labels, their order and groups
-events   stretches of frames with labels, and the challenge's JSON file
-scores   files of frame scores and labels, one per study, through which the stages meet
-config   the settings of a run, read from a TOML file
-files    atomic writing and hashes
-stage    manifests: what a stage was made from, and whether it is up to date
-errors   `UserError`, the base of everything that the user can mend
+labels        the 17 labels, their order and groups
+events        stretches of frames with labels, and rows of labels as events
+event_files   the challenge's JSON file of events, read and checked
+scores        files of frame scores and labels, one per study, through which the stages meet
+config        the settings of a run, read from a TOML file
+files         atomic writing and hashes
+stage         manifests: what a stage was made from, and whether it is up to date
+errors        `UserError`, the base of everything that the user can mend
 
 The names needed most often can be imported from here:
 
@@ -26,7 +27,8 @@ UserError      something the user can mend, in one line
 
 from rarevision.config import Config, load_config
 from rarevision.errors import UserError
-from rarevision.events import Event, read_events
+from rarevision.event_files import read_events
+from rarevision.events import Event
 from rarevision.labels import ANATOMY, FINDINGS, LABELS
 from rarevision.scores import StudyScores, read_studies
 

@@ -5,7 +5,6 @@ The defaults are the published pipeline's (`configs/paper.toml` spells them out)
 
 import contextlib
 import dataclasses
-import difflib
 import json
 import tomllib
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from rarevision.errors import UserError
+from rarevision.errors import UserError, nearest
 from rarevision.files import read_toml
 from rarevision.labels import PROMPT
 
@@ -245,6 +244,4 @@ def _refusal(error: ValidationError, source: str | Path) -> UserError:
         return UserError(f"{name} = {fault['input']!r} {reason}", file=source)
     *section, key = map(str, fault["loc"])
     known = [f.name for f in dataclasses.fields(getattr(Config, *section) if section else Config)]
-    near = difflib.get_close_matches(key, known, n=1)
-    remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-    return UserError(f"unknown key {name!r}", file=source, remedy=remedy)
+    return UserError(f"unknown key {name!r}", file=source, remedy=nearest(key, known))

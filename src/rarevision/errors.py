@@ -1,5 +1,7 @@
 """Errors that whoever runs the program can mend: a file, a setting, a folder."""
 
+import difflib
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -24,3 +26,9 @@ class UserError(ValueError):
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of a traceback; see `IPython.core.interactiveshell.showtraceback`."""
         return [f"{type(self).__name__}: {self}"]
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The remedy for a name that is not one of `known`: the one that was probably meant, else all of them."""
+    near = difflib.get_close_matches(name, known, n=1) if len(name) <= 60 else []  # slow for long names
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

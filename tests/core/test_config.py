@@ -4,7 +4,7 @@ import pytest
 
 from rarevision import config
 from rarevision.errors import UserError
-from rarevision.run.pipeline import PROJECT
+from rarevision.run.notebook import PROJECT
 
 CONFIGS = sorted((PROJECT / "configs").rglob("*.toml"))
 

@@ -9,18 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rarevision.events import (
-    Event,
-    EventsError,
-    examine,
-    from_label_sets,
-    from_labels,
-    parse,
-    read_events,
-    runs,
-    to_labels,
-    write_events,
-)
+from rarevision.event_files import examine, parse, read_events, write_events
+from rarevision.events import Event, EventsError, from_label_sets, from_labels, runs, to_labels
 from rarevision.labels import COLUMN, LABELS
 
 
@@ -189,7 +179,7 @@ BAD = {
     ),
     "a score": (
         document(GOOD[:-1] + ', "score": 0.5}'),
-        "the event has an unknown key 'score'; allowed: 'start', 'end'",
+        "the event has an unknown key 'score'; known: start, end, label",
     ),
     "float": (document(GOOD.replace("2", "2.0")), "event 2 (events[1]): 'end' must be an integer, not 2.0"),
     "exponent": (document(GOOD.replace("2", "1e999")), "'end' must be an integer, not inf"),

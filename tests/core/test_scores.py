@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rarevision import scores
-from rarevision.scores import ScoreFileError
+from rarevision.errors import UserError
 
 
 def save(path, **arrays):
@@ -50,7 +50,7 @@ def test_half_precision_scores_of_another_model_are_read(tmp_path):
 )
 def test_a_bad_score_file_is_refused_with_the_place(tmp_path, arrays, message):
     path = save(tmp_path / "7.npz", **arrays)
-    with pytest.raises(ScoreFileError, match=message) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         scores.read_probs(path)
     assert "7.npz" in str(caught.value)
 
@@ -65,23 +65,23 @@ def test_timelines_of_studies_without_scores_are_read_too(tmp_path):
 
 def test_not_an_archive(tmp_path):
     (tmp_path / "7.npz").write_bytes(b"PK\x03\x04 torn")
-    with pytest.raises(ScoreFileError, match="not a readable"):
+    with pytest.raises(UserError, match="not a readable"):
         scores.read_probs(tmp_path / "7.npz")
     with open(tmp_path / "8.npz", "wb") as f:
         np.save(f, PROBS)
-    with pytest.raises(ScoreFileError, match="a single array"):
+    with pytest.raises(UserError, match="a single array"):
         scores.read_probs(tmp_path / "8.npz")
     whole = save(tmp_path / "9.npz", frame=FRAME, probs=np.random.default_rng(0).random((3, 17), np.float32))
     torn = bytearray(whole.read_bytes())
     torn[80:120] = bytes(40)
     whole.write_bytes(torn)
-    with pytest.raises(ScoreFileError, match=r"9\.npz"):
+    with pytest.raises(UserError, match=r"9\.npz"):
         scores.read_probs(whole)
 
 
 def test_labels_are_zero_or_one(tmp_path):
     path = save(tmp_path / "7.npz", frame=FRAME, labels=np.full((3, 17), 2, np.uint8))
-    with pytest.raises(ScoreFileError, match=r"labels\[0, 0\] \(frame 5\) is 2, not 0 or 1"):
+    with pytest.raises(UserError, match=r"labels\[0, 0\] \(frame 5\) is 2, not 0 or 1"):
         scores.read_labels(path)
 
 
@@ -92,16 +92,16 @@ def test_studies_come_in_natural_order_and_must_match_their_truth(tmp_path):
     found = scores.read_studies(tmp_path / "probs", tmp_path / "labels")
     assert [s.study for s in found] == ["9", "10", "ukdd_navi_00051"]
     scores.write_labels(tmp_path / "labels/9.npz", FRAME + 1, np.zeros((3, 17)))
-    with pytest.raises(ScoreFileError, match="hold different frames"):
+    with pytest.raises(UserError, match="hold different frames"):
         scores.read_studies(tmp_path / "probs", tmp_path / "labels")
     (tmp_path / "labels/9.npz").unlink()
-    with pytest.raises(ScoreFileError, match=r"9\.npz: missing"):
+    with pytest.raises(UserError, match=r"9\.npz: missing"):
         scores.read_studies(tmp_path / "probs", tmp_path / "labels")
     scores.write_probs(tmp_path / "probs/11.npz", FRAME, PROBS)
     (tmp_path / "probs/manifest.json").write_text('{"studies": {"11": {}}}')
     assert [s.study for s in scores.read_studies(tmp_path / "probs")] == ["11"], "the others are an earlier test set's"
     (tmp_path / "probs/11.npz").unlink()
-    with pytest.raises(ScoreFileError, match="named in manifest"):
+    with pytest.raises(UserError, match="named in manifest"):
         scores.read_studies(tmp_path / "probs")
-    with pytest.raises(ScoreFileError, match="run stage 03 first"):
+    with pytest.raises(UserError, match="run stage 03 first"):
         scores.read_studies(tmp_path / "nothing")

@@ -14,7 +14,7 @@ from phantom import capsule, dataset, timelines
 from phantom.lens import VIEW
 from phantom.studies import LABELS_FOLDER
 from rarevision import config as configs
-from rarevision import events
+from rarevision import event_files, events
 from rarevision.errors import UserError
 from rarevision.labels import ANATOMY, COLUMN, FINDINGS, LABELS, LANDMARKS, REGIONS
 from rarevision.run import command
@@ -110,7 +110,7 @@ def test_metadata_has_stray_spaces(data):
 
 def test_truth_is_the_grouping_of_the_labels(data):
     folder, _, (study,) = data
-    truth = events.read_events(folder / "truth.json")
+    truth = event_files.read_events(folder / "truth.json")
     rows = [tuple(np.array(LABELS)[row > 0]) for row in study.labels()]
     groups = [(names, len(list(g))) for names, g in itertools.groupby(rows)]
     assert [e.labels for e in truth[study.name]] == [names for names, _ in groups]

@@ -4,11 +4,11 @@ import pytest
 import tiny
 
 from rarevision import config
-from rarevision.run import ablate, command, pipeline
+from rarevision.run import ablate, command, notebook
 
 
 def test_shipped_variants_change_what_they_say():
-    found = ablate.variants(pipeline.project_path("configs/demo.toml"), pipeline.project_path("configs/ablations"))
+    found = ablate.variants(notebook.project_path("configs/demo.toml"), notebook.project_path("configs/ablations"))
     base = found["base"]
     assert next(iter(found)) == "base"
     assert len(found) == 16

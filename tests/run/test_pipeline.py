@@ -1,7 +1,9 @@
 import pytest
 
+from rarevision.errors import UserError
 from rarevision.run import command, pipeline
-from rarevision.run.pipeline import PROJECT, open_run, run_stage, selected
+from rarevision.run.notebook import PROJECT, open_run
+from rarevision.run.pipeline import run_stage, selected
 
 
 def test_settings_replace_the_config_and_never_mix_test_sets(tmp_path):
@@ -22,7 +24,7 @@ def test_from_and_only_select_by_number():
     assert chosen == ["03_training", "04_threshold_tuning", "05_temporal_decoding"]
     assert [s for s in pipeline.STAGES if selected(s, "", "04")] == ["04_threshold_tuning"]
     assert all(selected(s, "", "") for s in pipeline.STAGES)
-    with pytest.raises(pipeline.StageError, match="FROM=07 names no stage"):
+    with pytest.raises(UserError, match="FROM=07 names no stage"):
         selected("01_eda_imbalance", "07", "")
 
 

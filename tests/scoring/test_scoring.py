@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rarevision.events import Event, EventsError, from_labels, read_events, to_labels, write_events
+from rarevision.event_files import read_events, write_events
+from rarevision.events import Event, EventsError, from_labels, to_labels
 from rarevision.labels import ANATOMY, COLUMN, FINDINGS, LABELS, REGIONS
 from rarevision.run import command
 from rarevision.scoring import bootstrap_intervals, compare_reports, event_ap, matching, score_events

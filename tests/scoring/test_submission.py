@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rarevision.events import Event, read_events
+from rarevision.event_files import read_events
+from rarevision.events import Event
 from rarevision.labels import LABELS
 from rarevision.run import command
 from rarevision.scoring.submission import SubmissionError, check_submission, find_faults, write_submission
@@ -67,7 +68,7 @@ FAULTS = {
     ),
     "video without events": (lambda d: d["videos"][1].pop("events"), ("navi_2", None, "the video has no 'events'")),
     "events an object": (video(1, events={}), ("navi_2", None, "'events' must be a list, not {}")),
-    "unknown key in video": (video(1, fps=2), ("navi_2", None, "unknown key 'fps'; allowed: 'video_id', 'events'")),
+    "unknown key in video": (video(1, fps=2), ("navi_2", None, "unknown key 'fps'; known: video_id, events")),
     "unknown key on top": (lambda d: d.update(team="x"), ("", None, "the document has an unknown key 'team'")),
     "unknown key in event": (event(score=0.5), ("navi_1", 3, "unknown key 'score'")),
     "event a list": (

@@ -1,7 +1,7 @@
 """Stages, their manifests, and ablations: what ties the packages to a run.
 
 A run lies in a folder, RUN_DIR. Each stage is a notebook that begins with `start_stage` and ends with `run.finish`; an
-unchanged stage is skipped. The command `rarevision` is in `command`.
+unchanged stage is skipped: that is `pipeline`'s part. The command `rarevision` is in `command`.
 
 start_stage        open a stage from a notebook's parameters
 project_path       a path relative to the project folder
@@ -11,7 +11,7 @@ ablation_figure    the same as a picture
 """
 
 from rarevision.run.ablate import ablation_figure, ablation_summary
-from rarevision.run.pipeline import project_path, shown, start_stage
+from rarevision.run.notebook import project_path, shown, start_stage
 
 __all__ = [
     "ablation_figure",

@@ -20,9 +20,10 @@ from matplotlib.figure import Figure
 from rarevision import events, scores
 from rarevision.config import Config, config_from_dict, merged
 from rarevision.data import Splits, open_reader, read_galar, read_test
+from rarevision.event_files import read_events
 from rarevision.files import atomic, fingerprint, read_toml
 from rarevision.model import text_embeddings
-from rarevision.run import pipeline
+from rarevision.run.notebook import project_path
 from rarevision.scoring import frame_ap
 from rarevision.training import load_model, predict_studies, train_fold
 
@@ -47,7 +48,8 @@ class Trials:
     """Trains and measures variants; frames are read once for all that see them alike."""
 
     def __init__(self, run_dir: Path):
-        self.run_dir, self.sources = run_dir, {}
+        self.run_dir = run_dir
+        self.sources: dict[tuple, tuple] = {}
 
     def measure(self, name: str, config: Config, seed: int) -> dict[str, Any]:
         """One line of the result: last epoch's out-of-fold values, and AP on the labelled test studies if any."""
@@ -64,12 +66,12 @@ class Trials:
         return line | ({"ap_test": self._test(config, folder, fold, *test)} if test else {})
 
     def _read(self, config: Config) -> tuple:
-        data, root = config.data, pipeline.project_path(config.data.root)
+        data, root = config.data, project_path(config.data.root)
         index, _ = read_galar(root, data.labels, data.missing_labels, progress=False)
         test = None
         if data.test_truth:
-            other, _ = read_test(pipeline.project_path(data.test_root), progress=False)
-            truth = events.read_events(pipeline.project_path(data.test_truth))
+            other, _ = read_test(project_path(data.test_root), progress=False)
+            truth = read_events(project_path(data.test_truth))
             test = other, open_reader(other, data), truth
         return (index, open_reader(index, data)), test, Splits.make(index, config.split), fingerprint(root)
 
@@ -144,8 +146,8 @@ def ablate(config: Path, grid: Path, run_dir: Path, out: Path | None, seeds: int
     """Train what is missing, write ablation.md, .csv and .png, return the table. `command`: how it was asked for."""
     chosen = {n: c for n, c in variants(config, grid).items() if n == BASE or n.startswith(only)}
     for name, each in chosen.items():
-        data = replace(each.data, cache_root=str(pipeline.project_path(each.data.cache_root)))
-        source = pipeline.project_path(each.model.source)
+        data = replace(each.data, cache_root=str(project_path(each.data.cache_root)))
+        source = project_path(each.model.source)
         found = replace(each.model, source=str(source)) if source.exists() else each.model
         chosen[name] = replace(each, data=data, model=found)
     trials, lines = Trials(run_dir), []

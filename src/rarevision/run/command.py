@@ -20,11 +20,12 @@ import phantom as demo
 from rarevision.config import config_from_dict, merged
 from rarevision.data import read_test, verify_data
 from rarevision.errors import UserError
-from rarevision.events import read_events
+from rarevision.event_files import read_events
 from rarevision.files import read_toml
 from rarevision.model import check_weights, fetch_weights
 from rarevision.run import ablate as ablation
 from rarevision.run import pipeline
+from rarevision.run.notebook import project_path
 from rarevision.scores import read_studies
 from rarevision.scoring import (
     bootstrap_intervals,
@@ -37,7 +38,7 @@ from rarevision.training import predict_in_run, train_in_run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__.splitlines()[0])
 
-DEMO, GRID, TRIALS = map(pipeline.project_path, ("configs/demo.toml", "configs/ablations", "runs/ablation"))
+DEMO, GRID, TRIALS = map(project_path, ("configs/demo.toml", "configs/ablations", "runs/ablation"))
 INTERRUPTED = 130  # the exit code by which shells know Ctrl-C
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="override the config")]
 RunDir = Annotated[Path, typer.Option(help="where everything of the run lies")]

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from rarevision.errors import UserError
-from rarevision.events import Event, Events, EventsError, Fault, examine, load, show, write_events
+from rarevision.event_files import Fault, examine, load, show, write_events
+from rarevision.events import Event, Events, EventsError
 from rarevision.files import atomic, sha256, versions, write_json
 from rarevision.labels import LABELS
 
