@@ -8,7 +8,7 @@
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +26,10 @@ ARTICLE_TRAIN, ARTICLE_TEST = range(1, 61), range(61, 81)
 
 @dataclass(frozen=True)
 class Splits:
-    """`folds`: study -> fold, -1 = in training for every fold; `heldout`: never trained or tuned on."""
+    """Which fold each study validates; in all other folds it trains."""
 
-    folds: dict[str, int]
-    heldout: tuple[str, ...]
+    folds: dict[str, int]  # by study; -1 = trains in every fold
+    heldout: tuple[str, ...]  # studies that are never trained or tuned on
     n_folds: int
     scheme: str
     seed: int
@@ -62,9 +62,11 @@ class Splits:
         return cls(_balance(index, studies, split), heldout, split.folds, split.scheme, split.seed)
 
     def train(self, k: int) -> list[str]:
+        """The studies that fold k trains on."""
         return [study for study, fold in self.folds.items() if fold != self._known(k)]
 
     def validation(self, k: int) -> list[str]:
+        """The studies that fold k is measured on."""
         return [study for study, fold in self.folds.items() if fold == self._known(k)]
 
     def _known(self, k: int) -> int:
@@ -79,19 +81,10 @@ class Splits:
 
     @property
     def hash(self) -> str:
-        return digest(self._facts())
-
-    def _facts(self) -> dict:
-        return {
-            "scheme": self.scheme,
-            "seed": self.seed,
-            "n_folds": self.n_folds,
-            "folds": self.folds,
-            "heldout": list(self.heldout),
-        }
+        return digest(asdict(self))
 
     def save(self, path: str | Path) -> None:
-        write_json(path, self._facts() | {"hash": self.hash})
+        write_json(path, asdict(self) | {"hash": self.hash})
 
     @classmethod
     def load(cls, path: str | Path) -> "Splits":
@@ -107,7 +100,10 @@ class Splits:
 
 
 def _balance(index: FrameIndex, studies: list[str], split: Split) -> dict[str, int]:
-    """Iterative stratification: the rarest label's studies first, each to the fold that still lacks that label most."""
+    """Study -> fold by iterative stratification (Sechidis et al., ECML 2011), capsule systems counted as labels.
+
+    The rarest label's studies are placed first, each in the fold that still lacks that label most.
+    """
     if index.labels is None:
         raise DataError(f"the studies of {index.root} have no labels to balance folds over")
     systems = sorted(set(index.systems))
@@ -116,10 +112,10 @@ def _balance(index: FrameIndex, studies: list[str], split: Split) -> dict[str, i
     has = np.concatenate([frames > 0, system], 1)  # [n, 17 + systems]
     weight = np.concatenate([frames / np.maximum(frames.sum(0), 1), system / np.maximum(system.sum(0), 1)], 1)
     wanted = np.repeat(has.sum(0)[None] / split.folds, split.folds, 0).astype(float)  # studies each fold still lacks
-    room = np.array([len(part) for part in np.array_split(studies, split.folds)])
+    room = np.array([len(part) for part in np.array_split(studies, split.folds)])  # studies each fold may take
     held = np.zeros((split.folds, has.shape[1]))  # share of each label's frames already in a fold
     lot = np.random.default_rng(split.seed)
-    tie = lot.permutation(split.folds)
+    tie = lot.permutation(split.folds)  # which of folds that lack as much goes first
     left, folds = list(lot.permutation(len(studies))), {}
     while left:
         counts = has[left].sum(0)

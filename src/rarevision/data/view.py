@@ -15,7 +15,9 @@ from rarevision.data.errors import FrameError
 from rarevision.data.index import FrameIndex
 
 SAMPLE = 48  # frames per study that field and colours are measured on
-DARK, BRIGHT = 12, 250  # grey levels; outside the field there is only compression noise below DARK
+# Grey levels, by the brightest channel. Outside the field there is only compression noise, below DARK; pixels above
+# BRIGHT are reflections of the capsule's lamp.
+DARK, BRIGHT = 12, 250
 # Mean log intensity per channel (R, G, B) and mean spread that `harmonise` maps every study to, near those of real
 # recordings. Fixed numbers: training and test studies are treated alike, no study's colours depend on another's.
 LOG_MEAN, LOG_SPREAD = np.array([5.00, 4.35, 3.75]), 0.55
@@ -25,16 +27,12 @@ POWER_SHARES = gamma(1 + 1 / POWERS) ** 2 / gamma(1 + 2 / POWERS)  # of its box 
 
 @dataclass(frozen=True)
 class Field:
-    """The picture's place: `box` is left, top, right, bottom in px.
-
-    `cut`: an octagon's corner, in px along the edge; `power`: of the rim |x|^p + |y|^p = 1, 2 for a circle, about 3 for
-    the PillCam's rounded square.
-    """
+    """The picture's place in a frame."""
 
     kind: str  # 'circle' | 'octagon' | 'full'
-    box: tuple[int, int, int, int]
-    cut: int = 0
-    power: float = 2.0
+    box: tuple[int, int, int, int]  # px: left, top, right, bottom
+    cut: int = 0  # px along the edge: the triangle that each corner of an octagon lacks
+    power: float = 2.0  # p of a rim |x|^p + |y|^p = 1: 2 for a circle, about 3 for the PillCam's rounded square
 
     def mask(self, height: int, width: int) -> np.ndarray:
         """bool [height, width], True inside the field."""
