@@ -1,4 +1,5 @@
 import errno
+import itertools
 import json
 import operator
 import os
@@ -25,7 +26,7 @@ from rarevision.run import command
 from rarevision.scores import read_labels, read_probs
 from rarevision.training import checkpoint, launch, predict
 from rarevision.training import folds as training
-from rarevision.training.forward import Scored, score_batches, workers
+from rarevision.training.forward import score_batches, workers
 from rarevision.training.predict import PredictError, deal
 
 
@@ -265,10 +266,8 @@ def test_memory_is_flat_in_the_studys_length(tmp_path):
     features, probs = np.ones((batch, 512), np.float16), np.zeros((batch, N_LABELS), np.float32)
     tracemalloc.start()
     try:
-        study = predict._Study("a", rows, tmp_path)
-        for start in range(0, len(rows), batch):
-            part = rows[start : start + batch]
-            study.take(Scored(part, probs, features, [""] * batch, None, None, None), 0)
+        batches = (zip(probs, features, [""] * batch, strict=True) for _ in range(0, len(rows), batch))
+        study = predict.collect(itertools.chain.from_iterable(batches), len(rows), tmp_path)
         scores.write_probs(tmp_path / "a.npz", rows, study.probs, study.embeddings)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -279,7 +278,7 @@ def test_memory_is_flat_in_the_studys_length(tmp_path):
 
 
 def test_out_of_fold_each_study_is_scored_by_the_model_that_never_saw_it(world, trained, tmp_path):
-    manifests = predict.predict_folds(
+    manifests = training.predict_folds(
         world.config, world.index, world.reader, world.splits, trained, (world.index, world.reader), False
     )
     assert sorted(manifests) == ["oof", "test"]
@@ -305,7 +304,7 @@ def test_another_test_set_is_listed_alone(world, trained):
     for studies in (["1", "2"], ["3"]):
         some = world.index.select(studies)
         reader = SourceReader(some, world.config.data)
-        predict.predict_folds(world.config, world.index, world.reader, world.splits, trained, (some, reader), False)
+        training.predict_folds(world.config, world.index, world.reader, world.splits, trained, (some, reader), False)
         manifest = json.loads((trained / "probs/test/manifest.json").read_text())
         assert list(manifest["studies"]) == studies
 
@@ -322,7 +321,7 @@ def test_scores_are_of_the_averaged_weights_of_the_best_epoch(world, trained):
 def scored(world, trained):
     """The scores of one process, by file; the files are taken away again."""
     test = (world.index, world.reader)
-    predict.predict_folds(world.config, world.index, world.reader, world.splits, trained, test, False)
+    training.predict_folds(world.config, world.index, world.reader, world.splits, trained, test, False)
     probs = {p: read_probs(p)[1] for p in (trained / "probs").rglob("*.npz")}
     shutil.rmtree(trained / "probs")
     return probs
@@ -332,15 +331,16 @@ def scored(world, trained):
 SAYING = """
 import os, signal, sys
 from rarevision.run import command
-from rarevision.training import predict
-finish = predict._finish
-def saying(done, index, out_dir, *rest):
-    rank = predict.processes().process_index
-    if f"{rank} {out_dir.name} {done.study}" == os.environ.get("DIES"):
+from rarevision.training import launch, predict
+write = predict._write
+def saying(study, found, index, rows, out_dir, *rest):
+    rank = launch.processes().process_index
+    if f"{rank} {out_dir.name} {study}" == os.environ.get("DIES"):
         os.kill(os.getpid(), signal.SIGKILL)
-    finish(done, index, out_dir, *rest)
-    print(f"RANK {rank} {out_dir.name} {done.study}", flush=True)
-predict._finish = saying
+    facts = write(study, found, index, rows, out_dir, *rest)
+    print(f"RANK {rank} {out_dir.name} {study}", flush=True)
+    return facts
+predict._write = saying
 sys.exit(command.main(sys.argv[1:]))
 """
 
@@ -354,7 +354,7 @@ def two_ranks(world, trained, folder, monkeypatch, capfd, dies="") -> list[str]:
     settings, test = world.but(train={"gpus": 2}), (world.index, None)
     capfd.readouterr()
     try:
-        predict.predict_folds(settings.config, world.index, None, world.splits, trained, test, False)
+        training.predict_folds(settings.config, world.index, None, world.splits, trained, test, False)
     finally:
         monkeypatch.undo()
         said = [line[5:] for line in capfd.readouterr().out.splitlines() if line.startswith("RANK ")]
@@ -380,7 +380,7 @@ def test_a_rank_that_dies_costs_what_it_was_at(world, trained, scored, tmp_path,
     assert trained / "probs/test/2.npz" in kept and trained / "probs/test/4.npz" not in kept
     assert not list((trained / "probs").rglob(".*"))  # nor does it leave anything behind
     test = (world.index, world.reader)
-    predict.predict_folds(world.config, world.index, world.reader, world.splits, trained, test, False)
+    training.predict_folds(world.config, world.index, world.reader, world.splits, trained, test, False)
     assert all(p.stat().st_mtime_ns == time for p, time in kept.items())
     for path, probs in scored.items():
         np.testing.assert_allclose(read_probs(path)[1], probs, atol=1e-6)

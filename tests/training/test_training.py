@@ -14,7 +14,7 @@ from torch import nn
 
 from rarevision.data.frames import SourceReader
 from rarevision.files import write_json
-from rarevision.training import checkpoint, fold, launch
+from rarevision.training import checkpoint, fold, launch, learner
 from rarevision.training import folds as training
 from rarevision.training.checkpoint import CheckpointError
 from rarevision.training.fold import TrainingError
@@ -58,11 +58,11 @@ def test_one_cycle_is_torchs(total, warmup):
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2.0, total, pct_start=warmup, cycle_momentum=False)
     for step in range(total):
-        assert 2 * fold.one_cycle(step, total, warmup) == pytest.approx(scheduler.get_last_lr()[0], rel=1e-9)
+        assert 2 * learner.one_cycle(step, total, warmup) == pytest.approx(scheduler.get_last_lr()[0], rel=1e-9)
         optimizer.step()
         if step < total - 1:
             scheduler.step()
-    assert 0 < fold.one_cycle(total + 5, total, warmup) < 1e-5  # torch raises here
+    assert 0 < learner.one_cycle(total + 5, total, warmup) < 1e-5  # torch raises here
 
 
 def test_it_learns(world, tmp_path):
@@ -93,7 +93,7 @@ def test_it_leaves_what_is_promised(world, whole):
 
 def test_a_finished_fold_is_skipped(world, whole, capsys, monkeypatch):
     run, history = whole
-    monkeypatch.setattr(training, "Fold", None)  # nothing is built
+    monkeypatch.setattr(fold.Fold, "__init__", None)  # nothing is built
     assert train(world, run).equals(history)
     assert "fold 0: unchanged, skipped" in capsys.readouterr().out
 
@@ -128,18 +128,18 @@ class Killed(Exception):
 def test_stopped_at_a_step_it_resumes_bit_equal(world, whole, tmp_path, monkeypatch, at):
     """2 epochs of 3 steps, a checkpoint every 2 steps: stops before, at and after checkpoints and epoch ends."""
     settings = world.but(train={"checkpoint_steps": 2})
-    step, done = fold.Fold._step, []
+    step, done = learner.Learner.step, []
 
-    def dying(self, parts):
+    def dying(self, *arguments):
         if len(done) == at:
             raise Killed
         done.append(1)
-        return step(self, parts)
+        return step(self, *arguments)
 
-    monkeypatch.setattr(fold.Fold, "_step", dying)
+    monkeypatch.setattr(learner.Learner, "step", dying)
     with pytest.raises(Killed):
         train(settings, tmp_path)
-    monkeypatch.setattr(fold.Fold, "_step", step)
+    monkeypatch.setattr(learner.Learner, "step", step)
     train(settings, tmp_path)
     tensors, meta = last(tmp_path)
     expected, expected_meta = last(whole[0])
@@ -195,7 +195,7 @@ def test_killed_process_resumes_bit_equal(world, whole, tmp_path, capsys):
 
 def test_accumulation_keeps_the_global_batch(world, tmp_path, monkeypatch):
     """Without batch norm, dropout and mixup, two halves give the gradients of the whole."""
-    build = fold.build_model
+    build = learner.build_model
 
     def without_batch_norm(*arguments):
         model = build(*arguments)
@@ -208,7 +208,7 @@ def test_accumulation_keeps_the_global_batch(world, tmp_path, monkeypatch):
         norms.append(sum(p.grad.norm().item() for g in self.param_groups for p in g["params"]))
         return step(self, closure)
 
-    monkeypatch.setattr(fold, "build_model", without_batch_norm)
+    monkeypatch.setattr(learner, "build_model", without_batch_norm)
     monkeypatch.setattr(torch.optim.AdamW, "step", measured)
     plain = world.but(model={"dropout": 0.0}, train={"mixup": 0.0, "epochs": 1, "clip": 0.0})
     whole = train(plain, tmp_path / "1")
@@ -222,7 +222,7 @@ def test_two_processes_give_the_losses_of_one(world, tmp_path):
     """Through accelerate launch, batch norm included; dropout and mixup off: they are drawn per part of the batch."""
     settings = world.but(model={"dropout": 0.0}, train={"mixup": 0.0, "gpus": 2})
     run = settings.run_dir(tmp_path / "two")
-    launch.launch("train", settings.config, run, 2, "--fold", "0")
+    launch.launch("train", settings.config, run, "--fold", "0")
     one = train(settings, tmp_path / "one")
     two = training.history(run / "folds" / "0")
     for column in ("loss", "classification", "contrastive", "validation_loss", "ap"):
@@ -241,25 +241,25 @@ POISON = {
 
 @pytest.mark.parametrize("what", POISON)
 def test_what_is_not_finite_is_named_skipped_and_counted(world, tmp_path, monkeypatch, capsys, what):
-    loss, calls = fold.Loss.__call__, []
+    loss, calls = learner.Loss.__call__, []
 
     def poisoned(self, output, labels, smoothing=True):
         total, parts = loss(self, output, labels, smoothing)
         calls.append(1)
         return (total + POISON[what](output.logits) if len(calls) == 2 else total), parts
 
-    monkeypatch.setattr(fold.Loss, "__call__", poisoned)
-    states, step = [], fold.Fold._step
+    monkeypatch.setattr(learner.Loss, "__call__", poisoned)
+    states, step = [], learner.Learner.step
 
-    def watched(self, parts):
-        value = step(self, parts)
-        states.append((value, {k: v.clone() for k, v in self.model.state_dict().items()}, parts[0][2]))
-        return value
+    def watched(self, parts, *place):
+        values, fault = step(self, parts, *place)
+        states.append((fault, {k: v.clone() for k, v in self.model.state_dict().items()}, parts[0][2]))
+        return values, fault
 
-    monkeypatch.setattr(fold.Fold, "_step", watched)
+    monkeypatch.setattr(learner.Learner, "step", watched)
     history = train(world.but(train={"epochs": 1}), tmp_path)
-    (_, before, _), (value, after, rows) = states[:2]
-    assert value is None
+    (_, before, _), (fault, after, rows) = states[:2]
+    assert fault == what
     different = [k for k in before if not torch.equal(before[k], after[k])]
     assert different == ["excitation.norm.num_batches_tracked"]  # weights and statistics as before the batch
     entry = next(e for e in log(tmp_path) if e["event"] == "skipped")
@@ -273,7 +273,7 @@ def test_what_is_not_finite_is_named_skipped_and_counted(world, tmp_path, monkey
 
 
 def test_a_run_that_keeps_failing_stops(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(fold.Loss, "__call__", lambda self, output, *_: (output.logits.mean() * float("inf"), {}))
+    monkeypatch.setattr(learner.Loss, "__call__", lambda self, output, *_: (output.logits.mean() * float("inf"), {}))
     with pytest.raises(TrainingError, match=r"2 steps had a non-finite loss .*max_bad_steps = 1.*metrics\.jsonl"):
         train(world.but(train={"max_bad_steps": 1}), tmp_path)
 

@@ -7,7 +7,6 @@
 One file makes it atomic: tensors and meta are never of two different steps. Nothing is pickled.
 """
 
-import contextlib
 import json
 import os
 import shutil
@@ -56,22 +55,27 @@ def exists(folder: str | Path) -> bool:
 
 
 def load(folder: str | Path, prefix: str = "") -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Tensors (all, or those below `prefix`, which is cut off) and meta of the newest whole checkpoint.
+    """Tensors (all, or those `below` a prefix) and meta of the newest whole checkpoint.
 
     A damaged newest file is reported on stdout and the previous one taken; CheckpointError where none is whole.
     """
-    folder, faults = Path(folder), []
-    for name in (FILE, PREVIOUS):
-        if (folder / name).exists():
+    faults: list[str] = []
+    for path in (Path(folder) / FILE, Path(folder) / PREVIOUS):
+        if path.exists():
             try:
-                tensors, meta = _read(folder / name)
+                tensors, meta = _read(path)
             except CheckpointError as error:
                 faults.append(str(error))
                 continue
             if faults:
                 print(f"{faults[0]}; going on from {PREVIOUS} (epoch {meta.get('epoch')}, step {meta.get('step')})")
-            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}, meta
-    raise CheckpointError("; ".join(faults) or f"{folder / FILE}: missing; train this fold first (stage 03)")
+            return below(tensors, prefix), meta
+    raise CheckpointError("; ".join(faults) or f"{Path(folder) / FILE}: missing; train this fold first (stage 03)")
+
+
+def below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """The tensors whose name begins with `prefix`, which is cut off."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def link(source: str | Path, target: str | Path) -> None:
@@ -91,12 +95,6 @@ def link(source: str | Path, target: str | Path) -> None:
         ) from error
 
 
-def remove(folder: str | Path) -> None:
-    for name in (FILE, PREVIOUS, "meta.json"):
-        with contextlib.suppress(FileNotFoundError):
-            (Path(folder) / name).unlink()
-
-
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """`<parameter number>.<name>` -> tensor. Hyper-parameters follow from configuration and step."""
     return {
@@ -107,10 +105,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tenso
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in tensors.items():
-        number, _, name = key.partition(".")
-        state.setdefault(int(number), {})[name] = value
+    numbers = {int(name.partition(".")[0]) for name in tensors}
+    state = {number: below(tensors, f"{number}.") for number in numbers}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

@@ -91,12 +91,6 @@ def watched() -> Iterator[None]:
         ) from None
 
 
-def limit_threads(count: int) -> None:
-    """Let torch use so many CPU threads; 0 leaves its own choice. Threads' waits cost a tiny model most."""
-    if count:
-        torch.set_num_threads(count)
-
-
 class Scored(NamedTuple):
     rows: np.ndarray  # int64 [B]
     probs: np.ndarray  # float32 [B, 17], mean over models and mirror images

@@ -17,6 +17,11 @@ class SamplingError(UserError):
     """A fold without frames to draw, or a batch size that cannot be shared out."""
 
 
+def derived_seed(*parts: int) -> int:
+    """One seed of 32 bits from several numbers; any other numbers give an unrelated one."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint32)[0])
+
+
 def frame_weights(labels: np.ndarray, kind: Literal["none", "inverse", "sqrt"] = "sqrt") -> np.ndarray:
     """Sampling weight of every frame, float64 [N], from labels [N, C] of 0 and 1.
 
