@@ -104,7 +104,9 @@ def _forward(e: np.ndarray, transition: np.ndarray, initial: np.ndarray) -> tupl
     return forward, before, after, total
 
 
-def _backward(e: np.ndarray, transition: np.ndarray, after: np.ndarray) -> Iterator[tuple[int, np.ndarray, ...]]:
+def _backward(
+    e: np.ndarray, transition: np.ndarray, after: np.ndarray
+) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
     """From the last step to the first: the step, and backward messages [C, B, S] behind, at and before its frames.
 
     The last two are not normalised: the message behind a frame times its evidence, and that carried through the
