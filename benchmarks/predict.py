@@ -29,7 +29,7 @@ import phantom
 from rarevision.config import Config, Data, Model, Predict, Train
 from rarevision.data import FrameDataset, FrameIndex, open_reader, read_test
 from rarevision.labels import N_LABELS
-from rarevision.model import FrameModel, Loss, Output, build_model
+from rarevision.model import FrameModel, Loss, build_model
 from rarevision.training import loader, predict_studies, score_batches
 
 TEST_SET = 161_025  # frames of the challenge's three studies
@@ -56,7 +56,7 @@ class Unnormalised(torch.nn.Module):
         super().__init__()
         self.inner = inner
 
-    def forward(self, images: torch.Tensor) -> Output:
+    def forward(self, images: torch.Tensor) -> tuple:
         return self.inner(images * self.inner.std + self.inner.mean)
 
 

@@ -45,6 +45,7 @@ from safetensors.torch import save_file
 from rarevision import data, figures, model
 from rarevision.files import atomic, write_json
 from rarevision.labels import LABELS
+from rarevision.model import comparison
 from rarevision.run import start_stage
 
 # %%
@@ -61,8 +62,7 @@ index = data.FrameIndex.load(run.need("index/train.parquet", "01_eda_imbalance")
 # in no optimizer, average or checkpoint.
 
 # %%
-clip, folder = model.load_weights(config.model)
-text = model.encode_prompts(clip, folder, config.model)
+text = model.text_embeddings(config.model)
 with atomic(run.path("model/text_embeddings.safetensors")) as temporary:
     save_file({"text": text}, temporary)
 print(config.model.prompt.format(label=LABELS[-1]))
@@ -99,12 +99,12 @@ first = [int(np.flatnonzero(index.labels[:, i])[0]) for i in range(17) if index.
 dataset = data.FrameDataset(index, data.open_reader(index, config.data, from_source=True), plain.image_size)
 images = torch.stack([dataset[row][0] for row in first])
 normal = plain.normalise(images)
-forms, refused = model.fitting_forms(plain.trunk)
+forms, refused = comparison.fitting_forms(plain.trunk)
 for name, reason in refused.items():
     print(f"{name} cannot be shown for this trunk: {reason}")
 
 # %%
-table = model.feature_drift(plain.trunk, normal)
+table = comparison.feature_drift(plain.trunk, normal)
 agreement = table[table.place == "features"].set_index("variant")[["cosine", "difference"]]
 kept = [name for name, value in agreement.cosine.items() if value > 0.9999 and name != "plain"]
 figures.model.drift(table, f"Of all forms, {' and '.join(kept) or 'none'} alone starts where pretraining ended")
@@ -124,7 +124,7 @@ agreement.style.format({"cosine": "{:.4f}", "difference": "{:.1e}"})
 
 # %%
 if "published" in forms:
-    folded = model.folding_error(plain.trunk, normal)
+    folded = comparison.folding_error(plain.trunk, normal)
     unfolded = table[table.variant == "published"].difference.min()
     print(f"published against folded plain, {len(folded)} places: {folded.difference.max():.0e} at most (relative)")
     print(f"published against plain as it was: {unfolded:.2f} at least")
@@ -152,9 +152,9 @@ pictures = {"training": spread(index, first), "test": spread(test, range(len(tes
 
 # %%
 def show(form, message):
-    trunk = model.with_attention(plain.trunk, form)
+    trunk = comparison.with_attention(plain.trunk, form)
     for name, some in pictures.items():
-        maps = model.attention_maps(trunk, plain.normalise(some))[-1]
+        maps = comparison.attention_maps(trunk, plain.normalise(some))[-1]
         negative = (maps.difference < 0).float().mean()
         title = f"{form}, {name} frames: {message}, {negative:.0%} of all weights below 0"
         figures.model.attention(some, maps, title, plain.trunk.num_prefix_tokens)
@@ -175,7 +175,9 @@ show("preserve", "at the start both maps are one")
 # ## Lambda, layer by layer
 
 # %%
-lambdas = {n: model.strengths(model.with_attention(plain.trunk, n)).mean(1).tolist() for n in forms if n != "plain"}
+lambdas = {
+    n: comparison.strengths(comparison.with_attention(plain.trunk, n)).mean(1).tolist() for n in forms if n != "plain"
+}
 depth = pd.RangeIndex(1, len(plain.trunk.blocks) + 1, name="block")
 drawn = pd.DataFrame({n: v for n, v in lambdas.items() if n != "paper, adjacent"}, index=depth)  # the same as halves
 ax = drawn.rename(columns={"paper, halves": "paper"}).plot(style=["s-", "o:", "^-", "D-"], figsize=(7.5, 3))
@@ -189,7 +191,7 @@ plt.show()
 # ## What does each form cost?
 
 # %%
-cost = model.attention_cost(plain.trunk, plain.image_size).set_index("variant")
+cost = comparison.attention_cost(plain.trunk, plain.image_size).set_index("variant")
 cost.style.format({c: "{:.2f}" if "plain" in c else "{:,.0f}" for c in cost})
 
 # %% [markdown]

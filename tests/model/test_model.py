@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from phantom.twin import build_twin
 from rarevision.config import Model, Train
 from rarevision.labels import prompts
-from rarevision.model import weights
+from rarevision.model import frame_model, weights
 from rarevision.model.attention import AttentionError
 from rarevision.model.frame_model import (
     MAX_TAU,
@@ -161,7 +161,7 @@ def test_a_trained_model_is_rebuilt_from_recipe_and_weights_alone(config, images
     model(images).logits.sum().backward()
     torch.optim.SGD(model.parameters(), 0.1).step()
     recipe, state = json.loads(json.dumps(model.recipe)), model.state_dict()
-    monkeypatch.setattr(weights, "load_weights", None)
+    monkeypatch.setattr(frame_model, "load_weights", None)
     again = restore_model(recipe, load(save(state)))
     model.eval()
     for one, two in zip(model(images), again(images), strict=True):

@@ -14,7 +14,7 @@ from torch import nn
 from phantom.twin import build_twin
 from rarevision.config import Model
 from rarevision.files import sha256
-from rarevision.model import weights
+from rarevision.model import frame_model, weights
 from rarevision.model.frame_model import build_model, text_embeddings
 from rarevision.model.weights import ModelError
 from rarevision.run import command
@@ -224,6 +224,6 @@ def test_check_names_a_good_folder(twin, capsys):
 
 def test_an_image_tower_that_is_not_timms_is_refused(config, monkeypatch):
     clip = SimpleNamespace(visual=nn.Identity())
-    monkeypatch.setattr(weights, "load_weights", lambda model: (clip, config.source))
+    monkeypatch.setattr(frame_model, "load_weights", lambda model: (clip, config.source))
     with pytest.raises(ModelError, match="Identity is not a timm model"):
         build_model(config, torch.zeros(17, 48))

@@ -1,11 +1,10 @@
 """The frame model: a CLIP image tower with differential attention, a classifier and a contrastive head.
 
-    images -> trunk (timm ViT, attention replaced) -> projection -> embeddings [B, D]
+    images -> trunk (a timm transformer, attention replaced) -> projection -> embeddings e [B, D]
     classification: BN(e * sigmoid(W2 relu(W1 e))) -> dropout -> linear -> logits [B, 17]
-    contrastive:    e / |e| against the 17 frozen text embeddings, times exp(tau) <= 100 -> [B, 17]
+    contrastive:    e / |e| against the labels' 17 frozen text embeddings, times exp(tau) <= 100 -> [B, 17]
 
 The text tower is used once, in eval mode, for the 17 embeddings of the labels' prompts, and then dropped.
-`weights.py` finds and checks the pretrained weights; `rarevision fetch FOLDER` brings them.
 """
 
 import math
@@ -13,20 +12,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import open_clip
-import timm
 import torch
 import torch.nn.functional as F
-from timm.layers import RmsNorm
 from torch import Tensor, nn
 
 from rarevision.config import Model, Train
 from rarevision.labels import N_LABELS, prompts
-from rarevision.model import weights
 from rarevision.model.replacement import is_lambda, replace_attention
-from rarevision.model.weights import ModelError
+from rarevision.model.trunk import build_again, clip_trunk, timm_trunk
+from rarevision.model.weights import ModelError, load_weights
 
 MAX_TAU = math.log(100)
 START_TAU = math.log(1 / 0.07)  # CLIP's own start; BiomedCLIP's learned 85 belongs to a softmax over captions
+SETTINGS = ("attention", "groups", "lambda_init", "reduction", "dropout", "contrastive")  # part of a model's recipe
 
 
 class Output(NamedTuple):
@@ -50,15 +48,17 @@ class Excitation(nn.Module):
 
 
 class FrameModel(nn.Module):
-    """Scores of the 17 labels for single frames. `recipe` is JSON; with the weights it is all that `restore` needs."""
+    """Scores of the 17 labels for single frames.
+
+    `recipe` is JSON: `SETTINGS` and what `trunk.py` describes. With the weights it is all that `restore_model` needs.
+    """
 
     def __init__(self, trunk: nn.Module, recipe: dict[str, Any]):
         super().__init__()
         self.recipe = recipe
         self.image_size: int = recipe["image_size"]
         width = recipe["embed_dim"] or trunk.num_features
-        replace_attention(trunk, recipe["attention"], recipe["groups"], recipe["lambda_init"])
-        self.trunk = trunk
+        self.trunk = replace_attention(trunk, recipe["attention"], recipe["groups"], recipe["lambda_init"])
         self.projection = nn.Linear(trunk.num_features, width, bias=False) if recipe["embed_dim"] else nn.Identity()
         self.excitation = Excitation(width, recipe["reduction"])
         self.dropout = nn.Dropout(recipe["dropout"])
@@ -96,19 +96,16 @@ class FrameModel(nn.Module):
     def parameter_groups(self, train: Train) -> list[dict[str, Any]]:
         """AdamW groups with `name`, `params`, `lr`, `weight_decay`; every trainable parameter is in exactly one.
 
-        The report decays everything; leaving norms, biases, tokens, positions and tau undecayed is ours. Lambdas (fp32,
-        no decay) learn at the heads' rate: they are new, like the heads.
+        The report decays everything. Not to decay norms, biases, tokens, positions and tau is this project's choice.
+        Lambdas (fp32, no decay) learn at the heads' rate: they are new, like the heads.
         """
-        undecayed = {id(p) for m in self.modules() if isinstance(m, NORMS) for p in m.parameters(recurse=False)}
-        groups: dict[str, list[nn.Parameter]] = {
-            name: [] for name in ("backbone", "backbone, no decay", "heads", "heads, no decay", "lambdas")
-        }
+        names = ("backbone", "backbone, no decay", "heads", "heads, no decay", "lambdas")
+        groups: dict[str, list[nn.Parameter]] = {name: [] for name in names}
         for name, parameter in self.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            part = "backbone" if name.startswith(("trunk.", "projection.")) else "heads"
-            plain = parameter.ndim < 2 or id(parameter) in undecayed or name.endswith(("pos_embed", "_token"))
-            groups["lambdas" if is_lambda(name) else part + ", no decay" * plain].append(parameter)
+            if parameter.requires_grad:
+                part = "backbone" if name.startswith(("trunk.", "projection.")) else "heads"
+                undecayed = parameter.ndim < 2 or name.endswith(("pos_embed", "_token"))  # norms have one dimension
+                groups["lambdas" if is_lambda(name) else part + ", no decay" * undecayed].append(parameter)
         return [
             {
                 "name": name,
@@ -121,9 +118,6 @@ class FrameModel(nn.Module):
         ]
 
 
-NORMS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, RmsNorm)
-
-
 def build_model(
     model: Model, text_embeddings: Tensor | None = None, prevalence: np.ndarray | None = None
 ) -> FrameModel:
@@ -132,33 +126,25 @@ def build_model(
     text_embeddings: `[17, D]` from `text_embeddings`; None: made here. prevalence: `[17]`, share of positive training
     frames, asked for by `prior_bias`. New weights are drawn from torch's global generator. Raises `ModelError`.
     """
+    text = text_embeddings if model.contrastive else None
     clip: Any = None
-    folder = ""
-    if not model.trunk or (model.contrastive and text_embeddings is None):
-        clip, folder = weights.load_weights(model)
-    if model.contrastive and text_embeddings is None:
-        text_embeddings = encode_prompts(clip, folder, model)
-    recipe = {
-        "attention": model.attention,
-        "groups": model.groups,
-        "lambda_init": model.lambda_init,
-        "reduction": model.reduction,
-        "dropout": model.dropout,
-        "contrastive": model.contrastive,
-    }
+    if not model.trunk or (model.contrastive and text is None):
+        clip, folder = load_weights(model)
+    if model.contrastive and text is None:
+        text = encode_prompts(clip, folder, model)
     if model.trunk:
-        trunk, found = weights.timm_trunk(model.trunk, model.image_size)
-        found["embed_dim"] = len(text_embeddings[0]) if model.contrastive else 0
+        trunk, described = timm_trunk(model.trunk, model.image_size)
+        described["embed_dim"] = 0 if text is None else text.shape[1]
     else:
-        trunk, found = weights.clip_trunk(clip, folder)
-    frame_model = FrameModel(trunk, recipe | found)
+        trunk, described = clip_trunk(clip, folder)
+    frame_model = FrameModel(trunk, {name: getattr(model, name) for name in SETTINGS} | described)
     if not model.trunk:
         frame_model.projection = clip.visual.head[-1] if len(clip.visual.head) else nn.Identity()
-    if model.contrastive:
-        if tuple(text_embeddings.shape) != tuple(frame_model.text.shape):
-            raise ModelError(f"text embeddings {tuple(text_embeddings.shape)} do not fit the model's "
+    if text is not None:
+        if text.shape != frame_model.text.shape:
+            raise ModelError(f"text embeddings {tuple(text.shape)} do not fit the model's "
                              f"{tuple(frame_model.text.shape)}; make them again from this source")  # fmt: skip
-        frame_model.text.copy_(text_embeddings)
+        frame_model.text.copy_(text)
     if model.prior_bias:
         if prevalence is None:
             raise ModelError("model.prior_bias is set: build needs the labels' prevalence in the training frames")
@@ -170,10 +156,7 @@ def build_model(
 
 def restore_model(recipe: dict[str, Any], state: dict[str, Tensor]) -> FrameModel:
     """A trained model from its recipe and its state dict alone: no pretrained weights, no text tower. In eval mode."""
-    trunk = timm.create_model(
-        recipe["architecture"], pretrained=False, num_classes=0, img_size=recipe["image_size"], **recipe["arguments"]
-    )
-    frame_model = FrameModel(trunk, recipe)
+    frame_model = FrameModel(build_again(recipe), recipe)
     try:
         frame_model.load_state_dict(state, strict=True)
     except RuntimeError as error:
@@ -182,18 +165,19 @@ def restore_model(recipe: dict[str, Any], state: dict[str, Tensor]) -> FrameMode
 
 
 def text_embeddings(model: Model) -> Tensor:
-    """Normalised float32 `[17, D]` of the labels' prompts, from the source's text tower."""
-    return encode_prompts(*weights.load_weights(model), model)
+    """The labels' prompts as unit vectors, float32 `[17, D]`, from the source's text tower."""
+    return encode_prompts(*load_weights(model), model)
 
 
 @torch.no_grad()
 def encode_prompts(clip: nn.Module, folder: str, model: Model) -> Tensor:
+    """As `text_embeddings`, by a CLIP model that `load_weights` has loaded from a folder."""
     clip.eval()  # open_clip hands models over in training mode: dropout would be in the embeddings
     tokens = open_clip.get_tokenizer(f"local-dir:{folder}")(prompts(model.prompt))
     if tokens.max() >= clip.vocab_size:
-        raise ModelError(f"{folder}: its tokenizer has a word {tokens.max()}, its text tower {clip.vocab_size} words; "
-                         "the tokenizer files belong to another model")  # fmt: skip
+        words = f"its tokenizer has a word {tokens.max()}, its text tower {clip.vocab_size} words"
+        raise ModelError(words, file=folder, remedy="the tokenizer files belong to another model")
     embeddings = F.normalize(clip.encode_text(tokens).float(), dim=-1)
     if not embeddings.isfinite().all():
-        raise ModelError(f"{folder}: its text tower gives embeddings that are not finite; the weights are damaged")
+        raise ModelError("its text tower gives embeddings that are not finite; the weights are damaged", file=folder)
     return embeddings

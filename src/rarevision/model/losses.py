@@ -27,11 +27,6 @@ def positive_weights(labels: np.ndarray, limit: float) -> torch.Tensor:
     return torch.from_numpy(np.where(positives > 0, np.clip(ratio, 1.0, limit), 1.0).astype(np.float32))
 
 
-def smooth(targets: torch.Tensor, amount: float) -> torch.Tensor:
-    """Move each target towards 0.5: 0 becomes amount / 2, 1 becomes 1 - amount / 2."""
-    return targets * (1 - amount) + 0.5 * amount
-
-
 def mixup(
     images: torch.Tensor, targets: torch.Tensor, alpha: float, rng: np.random.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,11 +41,6 @@ def mixup(
     partner = torch.from_numpy(rng.permutation(len(images))).to(images.device)
     images = images.float() / 255 if images.dtype == torch.uint8 else images
     return torch.lerp(images[partner], images, share), torch.lerp(targets[partner], targets, share)
-
-
-def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, pos_weight: torch.Tensor | None = None) -> torch.Tensor:
-    """Binary cross-entropy per element, fp32 [B, C]."""
-    return F.binary_cross_entropy_with_logits(logits.float(), targets.float(), pos_weight=pos_weight, reduction="none")
 
 
 def asymmetric(
@@ -96,18 +86,20 @@ class Loss:
     pos_weight: torch.Tensor  # float32 [C]
 
     def __call__(self, output, labels: torch.Tensor, smoothing: bool = True) -> tuple[torch.Tensor, dict]:
-        c = self.config
-        targets = smooth(labels.float(), c.smoothing) if smoothing else labels.float()
+        c, logits, targets = self.config, output.logits.float(), labels.float()
+        if smoothing:  # move each target towards 0.5 by this share of the way
+            targets = targets * (1 - c.smoothing) + 0.5 * c.smoothing
         weight = self.pos_weight.to(targets.device)
         if c.loss == "bce":
-            values = cross_entropy(output.logits, targets, weight)
-        elif c.loss == "focal":
-            values = asymmetric(output.logits, targets, FOCAL_GAMMA, FOCAL_GAMMA, 0.0, weight, c.mixup_target)
+            values = F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weight, reduction="none")
         else:
-            values = asymmetric(output.logits, targets, c.gamma_pos, c.gamma_neg, c.shift, weight, c.mixup_target)
+            focal = (FOCAL_GAMMA, FOCAL_GAMMA, 0.0)
+            gammas_and_shift = focal if c.loss == "focal" else (c.gamma_pos, c.gamma_neg, c.shift)
+            values = asymmetric(logits, targets, *gammas_and_shift, weight, c.mixup_target)
         parts = {"classification": values.mean()}
         total = parts["classification"]
         if output.contrastive is not None:
-            parts["contrastive"] = cross_entropy(output.contrastive, targets).mean()
+            values = F.binary_cross_entropy_with_logits(output.contrastive.float(), targets, reduction="none")
+            parts["contrastive"] = values.mean()
             total = total + c.contrastive_weight * parts["contrastive"]
         return total, parts
