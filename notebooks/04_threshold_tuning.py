@@ -126,7 +126,7 @@ published = replace(config, decode=replace(config.decode, method="paper", compos
 reports = {"silence": silence}
 for method in methods:
     setting = replace(published, threshold=replace(config.threshold, method=method))
-    reports[method] = scoring.score_events(truth, decoding.cross_validate(studies, setting)[0])
+    _, reports[method], _ = decoding.cross_validate(studies, setting)
 figures.scores.sources(reports, "What thresholds earn on present labels, they pay for with the credit for absent ones")
 plt.show()
 

@@ -66,8 +66,7 @@ methods = list(dict.fromkeys(["paper", config.decode.method]))
 reports, expected = {}, {}
 for method in methods:
     setting = replace(config, decode=replace(config.decode, method=method))
-    found, expected[method] = decoding.cross_validate(studies, setting, timelines)
-    reports[method] = scoring.score_events(truth, found)
+    _, reports[method], expected[method] = decoding.cross_validate(studies, setting, timelines)
 reports["silence"] = scoring.score_events(truth, {study: [] for study in truth})
 
 # %%

@@ -143,6 +143,8 @@ class Decode:
     max_gap: NonNegativeInt = 5  # frames filled
     min_length: PositiveInt = 3  # frames kept
     compose: Literal["label_set", "per_label", "auto"] = "label_set"  # auto: chosen per label, out of fold
+    choose: bool = True  # `ours`: per label silence, a threshold or the learned decoder; false: all learned
+    distinct: bool = False  # `ours`: at most one event per stretch and label
     screen_recall: Annotated[float, Field(gt=0, le=1)] = 0.9  # `screen`: its list touches this share of the findings
     screen_share: Annotated[float, Field(ge=0, le=1)] = 0.0  # `screen`: its list is this share of frames; 0 = by recall
     folds: Annotated[int, Field(ge=2)] = 5  # of the out-of-fold fit, by study

@@ -113,19 +113,20 @@ def fitted(studies):
 
 
 def test_beats_silence_out_of_fold(studies):
-    found, report = decoding.cross_validate(studies, settings(folds=3))
+    found, result, report = decoding.cross_validate(studies, settings(folds=3))
     assert list(found) == [s.study for s in studies]
     assert decoding.fit_decoder(studies, settings(), report).expected["score"] == report["score"]
     for fold in report["folds"]:
         assert fold["score"][0] > fold["empty"] + 0.1
-    assert tuple(report["score"]) == scoring.score_events(decoding.truth_events(studies), found).score
+    expected = scoring.score_events(decoding.truth_events(studies), found).score
+    assert tuple(report["score"]) == result.score == expected
 
 
 def test_silent_on_noise():
     """Scores that know nothing: the decoder must not lose to an empty file by more than a trifle."""
     rng = np.random.default_rng(0)
     studies = [dataclasses.replace(s, probs=rng.random(s.probs.shape, np.float32)) for s in made_up(9, seed=3)]
-    _, report = decoding.cross_validate(studies, settings(folds=3))
+    _, _, report = decoding.cross_validate(studies, settings(folds=3))
     assert report["score"][0] > report["empty"] - 0.02
 
 
@@ -222,9 +223,9 @@ def test_structure_learns_from_timelines_without_scores(studies):
 def test_no_study_is_decoded_by_its_own_timeline(studies):
     own = {s.study: s.labels for s in studies[:4]}
     plain, given = (decoding.cross_validate(studies[:4], settings(folds=2), t) for t in (None, own))
-    assert plain == given
-    _, report = decoding.cross_validate(studies[:4], settings(folds=2), {"other": studies[5].labels})
-    assert report["data_hash"] != plain[1]["data_hash"]
+    assert plain[0] == given[0] and plain[2] == given[2]
+    _, _, report = decoding.cross_validate(studies[:4], settings(folds=2), {"other": studies[5].labels})
+    assert report["data_hash"] != plain[2]["data_hash"]
     with pytest.raises(ValueError, match="timeline of study odd"):
         decoding.fit_decoder(studies[:4], settings(), timelines={"odd": np.ones((9, 3))})
 

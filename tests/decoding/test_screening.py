@@ -91,7 +91,9 @@ def test_measure_by_hand():
 @pytest.mark.parametrize("asked", [0.5, 0.9])
 def test_new_studies_give_the_recall_asked(asked):
     """Out of fold, 45 studies. One study's recall has a spread of at most 0.5: three standard errors are 0.22."""
-    _, report = decoding.cross_validate(made_up(45, seed=5, gain=4.0), settings("screen", screen_recall=asked, folds=3))
+    _, _, report = decoding.cross_validate(
+        made_up(45, seed=5, gain=4.0), settings("screen", screen_recall=asked, folds=3)
+    )
     got = report["screen"]
     assert (got["by"], got["asked"]) == ("recall", asked)
     assert abs(got["got"] - asked) < 0.15
@@ -101,7 +103,7 @@ def test_new_studies_cost_the_share_asked():
     """A study's share has a spread of about 0.03 here: three standard errors are 0.02."""
     studies, shown = made_up(24, seed=5, gain=4.0), []
     for share in (0.02, 0.06):
-        found, report = decoding.cross_validate(studies, settings("screen", screen_share=share, folds=3))
+        found, _, report = decoding.cross_validate(studies, settings("screen", screen_share=share, folds=3))
         got = report["screen"]
         assert (got["by"], got["asked"]) == ("share", share)
         assert abs(got["got"] - share) < 0.02

@@ -6,6 +6,7 @@ In come scores of whole studies (`rarevision.scores`); out come events in the or
 fit_decoder               fit the decoder that the settings name
 Decoder                   a fitted decoder: `decode(frame, probs)` gives events
 cross_validate            events of every study from a decoder that did not see it, and a report
+distinct                  a list with at most one event per stretch and label, for a reader
 truth_events              events of the labels, as the challenge writes its truth
 published_events          the published decoder: threshold, median, gaps, minimum length
 fit_thresholds            one threshold per label
@@ -18,6 +19,7 @@ waterfall_probabilities   what the learned decoder makes of scores: probabilitie
 from rarevision.decoding.decoder import (
     Decoder,
     cross_validate,
+    distinct,
     fit_decoder,
     published_events,
     truth_events,
@@ -28,6 +30,7 @@ from rarevision.decoding.waterfall import waterfall_fits, waterfall_probabilitie
 __all__ = [
     "Decoder",
     "cross_validate",
+    "distinct",
     "fit_decoder",
     "fit_thresholds",
     "published_events",

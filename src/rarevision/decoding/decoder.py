@@ -15,13 +15,15 @@ import numpy as np
 
 from rarevision import config, events
 from rarevision.decoding import folds, learned, screening, thresholds
+from rarevision.decoding.choice import SOURCES, Choice, fit_choice
 from rarevision.decoding.cleaning import clean
 from rarevision.decoding.learned import LearnedDecoder
+from rarevision.decoding.proposals import apart
 from rarevision.events import Event, Events
 from rarevision.files import write_json
-from rarevision.labels import LABELS, N_LABELS
+from rarevision.labels import COLUMN, LABELS, N_LABELS
 from rarevision.scores import StudyScores
-from rarevision.scoring import score_events
+from rarevision.scoring import Report, score_events
 
 
 def published_events(
@@ -53,6 +55,7 @@ class Decoder:
     expected: dict[str, Any] = field(default_factory=dict)  # the report of `cross_validate`, if there was one
     learned: LearnedDecoder | None = None  # of `ours` and `screen`
     cut: float = 0.0  # of `screen`: events of less confidence are not shown
+    choice: Choice | None = None  # of `ours`: where each label's events come from; None: all learned
 
     def decode(self, frame: np.ndarray, probs: np.ndarray) -> list[Event]:
         """Events of one study, for `ours` and `screen` the surest first. `frame` int [T], `probs` [T, 17]."""
@@ -61,20 +64,36 @@ class Decoder:
             cut = np.array(self.thresholds)
             return published_events(frame, probs, cut, s.median, s.max_gap, s.min_length, s.compose)
         if s.method == "ours":
-            return self.learned.events(frame, probs, s.compose)
+            found = self.learned.candidates(probs, s.compose)
+            silent = self.learned.silent(found)
+            if self.choice is None:
+                found = found.kept(~silent[found.column])
+            else:
+                found = self.choice.candidates(found, silent, probs, s)
+            return (found.distinct() if s.distinct else found).to_events(frame)
         listed = screening.distinct(self.learned.candidates(probs, "per_label"))
         return listed.kept(listed.confidence >= self.cut).to_events(frame)
 
     def to_json(self) -> dict[str, Any]:
         table = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         parts = self.learned and self.learned.to_json()
-        return table | {"settings": dataclasses.asdict(self.settings), "learned": parts}
+        choice = self.choice and {
+            "source": self.choice.source,
+            "gain": self.choice.gain.tolist(),
+            "threshold": self.choice.threshold.tolist(),
+        }
+        return table | {"settings": dataclasses.asdict(self.settings), "learned": parts, "choice": choice}
 
     @classmethod
     def from_json(cls, table: dict[str, Any]) -> "Decoder":
         settings = config.Decode(**table["settings"])
         parts = table["learned"] and LearnedDecoder.from_json(table["learned"])
-        return cls(**{**table, "settings": settings, "thresholds": tuple(table["thresholds"]), "learned": parts})
+        choice = table.get("choice")
+        if choice:
+            threshold = np.array(choice["threshold"], np.float32)
+            choice = Choice(tuple(choice["source"]), np.array(choice["gain"]), threshold)
+        cut_at = tuple(table["thresholds"])
+        return cls(**{**table, "settings": settings, "thresholds": cut_at, "learned": parts, "choice": choice})
 
     def save(self, path: str | Path) -> None:
         write_json(path, self.to_json())
@@ -129,7 +148,9 @@ def fit_decoder(
         cut_at = thresholds.fit_thresholds(studies, cfg.threshold, d)
         return Decoder(d, tuple(map(float, cut_at.values)), cut_at.notes, hashed, expected)
     if d.method == "ours":
-        return Decoder(d, (), {}, hashed, expected, learned.fit(studies, d.compose, others)[0])
+        fitted, out_of_fold = learned.fit(studies, d.compose, others)
+        choice = fit_choice(studies, fitted, out_of_fold, d) if d.choose else None
+        return Decoder(d, (), {}, hashed, expected, fitted, choice=choice)
     fitted, out_of_fold = learned.fit(studies, "per_label", others)
     if d.screen_share:
         cut = screening.share_cut([len(s.frame) for s in studies], out_of_fold, d.screen_share)
@@ -154,11 +175,23 @@ def truth_events(studies: list[StudyScores]) -> Events:
     return {s.study: events.from_label_sets(s.frame, s.labels) for s in studies}
 
 
+def distinct(listed: list[Event]) -> list[Event]:
+    """At most one event per stretch and label, for a reader: of events that share a frame, the one listed first.
+
+    The metric rewards overlapping alternatives further down the list; a person would look at the same frames twice.
+    """
+    column = np.array([COLUMN[e.labels[0]] for e in listed], np.int64)
+    rows = np.array([(e.start, e.end) for e in listed], np.int64).reshape(-1, 2)
+    return [e for e, keep in zip(listed, apart(column, rows), strict=True) if keep]
+
+
 def cross_validate(
     studies: list[StudyScores], cfg: config.Config, timelines: Mapping[str, np.ndarray] | None = None
-) -> tuple[Events, dict[str, Any]]:
-    """Events of every study from a decoder that never saw it, and a report: scores beside silence's, per fold too.
+) -> tuple[Events, Report, dict[str, Any]]:
+    """Events of every study from a decoder that never saw it, their score, and a report.
 
+    The report holds scores beside silence's, per fold too; the number of events listed per study; what a distinct list
+    (`distinct`) would earn and hold; and for `ours`, per label, the expected gain and how many folds took which source.
     `timelines` as in `fit_decoder`; only those of other studies are used. For `screen` the report also says what was
     asked and what was got: recall, and the share of frames to look at, as `screening` defines them.
     """
@@ -181,7 +214,18 @@ def cross_validate(
         "present": list(result.mean(present_only=True)),
         "reader": result.reader("findings"),
         "data_hash": data_hash(studies, others),
+        "events": sum(map(len, found.values())) / len(studies),
     }
+    if cfg.decode.method == "ours":
+        single = {study: distinct(listed) for study, listed in found.items()}
+        price = score_events(truth_events(studies), single)
+        report["distinct"] = {"score": list(price.score), "events": sum(map(len, single.values())) / len(studies)}
+    if choices := [f.choice.table() for f in fits if f.choice]:
+        report["choice"] = {
+            name: {source: sum(t[name]["source"] == source for t in choices) for source in SOURCES}
+            | {f"gain, {source}": float(np.mean([t[name][source] for t in choices])) for source in SOURCES[1:]}
+            for name in LABELS
+        }
     if fits[0].thresholds:
         values = np.array([f.thresholds for f in fits])
         report["thresholds"] = {n: [float(v.min()), float(v.max())] for n, v in zip(LABELS, values.T, strict=True)}
@@ -190,4 +234,4 @@ def cross_validate(
         got = screening.measure(studies, found.values())
         asked = getattr(cfg.decode, f"screen_{by}")
         report["screen"] = {"by": by, "asked": asked, "got": got[by], **got, "cuts": [f.cut for f in fits]}
-    return found, report
+    return found, result, report

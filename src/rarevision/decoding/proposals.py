@@ -131,9 +131,36 @@ class Candidates:
     def kept(self, keep: np.ndarray) -> "Candidates":
         return dataclasses.replace(self, column=self.column[keep], rows=self.rows[keep], hit=self.hit[keep])
 
+    def joined(self, column: int, rows: np.ndarray, hit: np.ndarray) -> "Candidates":
+        """With further candidates of one label, `rows` [n, 2] and `hit` [n], all in order of confidence again."""
+        columns = np.append(self.column, np.full(len(rows), column))
+        both = dataclasses.replace(
+            self, column=columns, rows=np.concatenate([self.rows, rows]), hit=np.append(self.hit, hit)
+        )
+        return both.kept(np.argsort(-both.confidence, kind="stable"))
+
+    def distinct(self) -> "Candidates":
+        """Without those that share a frame with a surer one of the same label."""
+        return self.kept(apart(self.column, self.rows))
+
     def to_events(self, frame: np.ndarray) -> list[Event]:
         """The candidates as events, in their order; `frame` int [T] gives the rows' frame numbers."""
         frame = np.asarray(frame, np.int64)
         last = np.append(frame[1:] - 1, frame[-1:])  # an event lasts until the next scored frame begins
         starts, ends = frame[self.rows[:, 0]].tolist(), last[self.rows[:, 1]].tolist()
         return [Event(s, e, (LABELS[c],)) for s, e, c in zip(starts, ends, self.column.tolist(), strict=True)]
+
+
+def apart(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Which of a ranked list to keep, bool [n], so that no two of one label share a frame: the surer one stays.
+
+    `column` int [n] labels, `rows` int [n, 2] first and last, inclusive.
+    """
+    keep = np.zeros(len(column), bool)
+    for c in np.unique(column):
+        taken = np.zeros(int(rows.max(initial=-1)) + 1, bool)
+        for i in np.flatnonzero(column == c):
+            first, last = rows[i]
+            if not taken[first : last + 1].any():
+                keep[i] = taken[first : last + 1] = True
+    return keep

@@ -22,14 +22,7 @@ NOTHING = 2.0  # a cut that no confidence reaches
 
 def distinct(found: Candidates) -> Candidates:
     """Candidates that are no region and share no frame with a surer one of the same label."""
-    keep = np.zeros(len(found.column), bool)
-    for c in range(len(REGIONS), N_LABELS):
-        taken = np.zeros(int(found.rows.max(initial=-1)) + 1, bool)
-        for i in np.flatnonzero(found.column == c):
-            first, last = found.rows[i]
-            if not taken[first : last + 1].any():
-                keep[i] = taken[first : last + 1] = True
-    return found.kept(keep)
+    return found.kept(found.column >= len(REGIONS)).distinct()
 
 
 def _touched(labels: np.ndarray, column: np.ndarray, rows: np.ndarray, value: np.ndarray) -> np.ndarray:

@@ -43,7 +43,7 @@ def fit_thresholds(
             continue
         probs = np.concatenate([s.probs[:, c] for s in studies])
         if cfg.method == "event":
-            values[c] = _best_event(studies, c, probs, decode or config.Decode())
+            values[c] = _best_event(studies, c, decode or config.Decode())
         elif cfg.method == "f1":
             values[c] = _best_f1(probs, labels[:, c], np.unique(probs)[::-1])
         else:
@@ -74,21 +74,40 @@ def _best_f1(probs: np.ndarray, truth: np.ndarray, values: np.ndarray) -> float:
     return float(values[np.argmax(2 * hits / (found + (truth == 1).sum()))])
 
 
-def _best_event(studies: list[StudyScores], c: int, probs: np.ndarray, cfg: config.Decode) -> float:
+def _best_event(studies: list[StudyScores], c: int, cfg: config.Decode) -> float:
     """Threshold of the best mean AP (tIoU 0.5 and 0.95) of label `c`'s cleaned runs; NEVER where silence earns more."""
-    share = np.mean([s.labels[:, c].mean() for s in studies])
-    tails = share * np.geomspace(1 / 50, 4, QUANTILES)  # shares of frames, around the share that is truly positive
-    candidates = np.unique(np.quantile(probs, 1 - np.minimum(tails, 1), method="higher"))
     truths = [runs(s.labels[:, c] == 1) for s in studies]
-    best, gain = NEVER, sum(len(t) == 0 for t in truths)  # silence earns 1 on each study without the label
-    for value in candidates[::-1]:
-        total = 0.0
-        for study, truth in zip(studies, truths, strict=True):
-            found = runs(clean(study.probs[:, c] >= value, cfg.median, cfg.max_gap, cfg.min_length))
-            below = np.append(0.0, np.cumsum(study.probs[:, c], dtype=np.float64))
-            mean = (below[found[:, 1] + 1] - below[found[:, 0]]) / (found[:, 1] - found[:, 0] + 1)
-            found = found[np.argsort(-mean, kind="stable")]  # the run of the highest mean score first
-            total += np.mean([event_ap(truth, found, t) for t in (0.5, 0.95)])
+    best, gain = NEVER, float(sum(len(t) == 0 for t in truths))  # silence earns 1 on each study without the label
+    values, earned = event_table(studies, c, truths, cfg)
+    for value, total in zip(values, earned.sum(0), strict=True):
         if total > gain + 1e-9:
             best, gain = float(value), total
     return best
+
+
+def event_table(
+    studies: list[StudyScores], c: int, truths: list[np.ndarray], cfg: config.Decode
+) -> tuple[np.ndarray, np.ndarray]:
+    """Candidate thresholds of label `c`, [k], the highest first, and what each earns on each study, [n, k].
+
+    `truths`: the true events of each study as rows [m, 2]. Earned is the mean AP at tIoU 0.5 and 0.95.
+    """
+    share = np.mean([s.labels[:, c].mean() for s in studies])
+    tails = share * np.geomspace(1 / 50, 4, QUANTILES)  # shares of frames, around the share that is truly positive
+    probs = np.concatenate([s.probs[:, c] for s in studies])
+    values = np.unique(np.quantile(probs, 1 - np.minimum(tails, 1), method="higher"))[::-1]
+    earned = np.empty((len(studies), len(values)))
+    for s, (study, truth) in enumerate(zip(studies, truths, strict=True)):
+        for k, value in enumerate(values):
+            found, _ = ranked_runs(study.probs[:, c], value, cfg)
+            earned[s, k] = np.mean([event_ap(truth, found, t) for t in (0.5, 0.95)])
+    return values, earned
+
+
+def ranked_runs(probs: np.ndarray, threshold: float, cfg: config.Decode) -> tuple[np.ndarray, np.ndarray]:
+    """Cleaned runs of `probs` [T] at or above a threshold, rows [n, 2], and the mean score of each, highest first."""
+    found = runs(clean(probs >= threshold, cfg.median, cfg.max_gap, cfg.min_length))
+    below = np.append(0.0, np.cumsum(probs, dtype=np.float64))
+    mean = (below[found[:, 1] + 1] - below[found[:, 0]]) / (found[:, 1] - found[:, 0] + 1)
+    order = np.argsort(-mean, kind="stable")
+    return found[order], mean[order]
