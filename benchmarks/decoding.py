@@ -18,7 +18,6 @@ import numpy as np
 
 from rarevision import config
 from rarevision.decoding import cross_validate, fit_decoder, published_events, truth_events
-from rarevision.events import Events
 from rarevision.labels import N_LABELS, REGIONS
 from rarevision.scores import StudyScores, read_studies
 from rarevision.scoring import bootstrap_intervals, score_events
@@ -34,18 +33,17 @@ def out_of_fold(
     """Per method: measures with intervals, the gain over silence per fold, and seconds; `screen`: asked and got."""
     truth = truth_events(studies)
     results: dict[str, dict] = {}
-    events: dict[str, Events] = {"empty": {s.study: [] for s in studies}}
     for method in ("empty", *methods):
-        started, report = time.perf_counter(), {"folds": []}
+        started, report = time.perf_counter(), {"folds": [], "events": 0.0}
+        result = score_events(truth, {study: [] for study in truth})
         if method != "empty":
             decode = config.Decode(method=method, folds=folds, seed=seed, screen_recall=recall, **SETTINGS[method])
             cfg = dataclasses.replace(config.Config(), threshold=THRESHOLD, decode=decode)
-            events[method], report = cross_validate(studies, cfg)
-        table = bootstrap_intervals(score_events(truth, events[method])).loc[list(ROWS)]
+            _, result, report = cross_validate(studies, cfg)
+        table = bootstrap_intervals(result).loc[list(ROWS)]
         gains = [[s - f["empty"] for s in f["score"]] for f in report["folds"]]
         results[method] = {"measures": table.to_dict("index"), "gain per fold": gains}
-        if "screen" in report:
-            results[method]["screen"] = report["screen"]
+        results[method] |= {key: report[key] for key in ("events", "screen", "distinct", "choice") if key in report}
         results[method]["seconds"] = time.perf_counter() - started
     return results
 
@@ -57,6 +55,16 @@ def show(results: dict[str, dict]) -> None:
         worst = np.min(result["gain per fold"], axis=0) if result["gain per fold"] else [0.0, 0.0]
         cells = "".join(f"{c:>32s}" for c in cells)
         print(f"{method:8s}{cells}{f'{worst[0]:+.4f} {worst[1]:+.4f}':>24s}{result['seconds']:9.0f}", flush=True)
+        if "distinct" in result:
+            single = result["distinct"]
+            print(
+                f"        {result['events']:.0f} events a study; at most one per stretch and label:"
+                f" {single['events']:.0f}, {single['score'][0]:.4f} / {single['score'][1]:.4f}"
+            )
+            for name, row in result.get("choice", {}).items():
+                gains = " ".join(f"{source} {row[f'gain, {source}']:+.3f}" for source in ("threshold", "learned"))
+                folds = ", ".join(f"{s} in {row[s]}" for s in ("silence", "threshold", "learned") if row[s])
+                print(f"        {name:20s} expected gain over silence: {gains}; taken, of the folds: {folds}")
         if "screen" in result:
             got = result["screen"]
             print(f"        recall asked {got['asked']}, got {got['recall']:.3f} on {got['share']:.1%} of the frames")
