@@ -93,19 +93,19 @@ def fit_choice(
     `out_of_fold`: the learned decoder's candidates of each study from a fit without it. A threshold is tried on each
     study as it would have been chosen on all others. A single study has no others, so all labels are silent.
     """
-    truths = [truth_rows(s.labels) for s in studies]
+    truths = [truth_rows(np.asarray(s.labels)) for s in studies]
     silence = np.array([[float(not len(t)) for t in truth] for truth in truths])
     learned = silence.copy()
     for s, found in enumerate(out_of_fold):
         for c in np.flatnonzero(~fitted.silent(found)):
             learned[s, c] = mean_ap(truths[s][c], found.rows[found.column == c])
     threshold, cut = np.empty_like(silence), np.full(N_LABELS, thresholds.NEVER, np.float32)
-    for c in range(N_LABELS):
-        values, earned = thresholds.event_table(studies, c, [truth[c] for truth in truths], cfg)
-        options = np.column_stack([silence[:, c], earned])  # NEVER first, so that ties end there
-        cut[c] = np.append(thresholds.NEVER, values)[options.sum(0).argmax()]
+    for column in range(N_LABELS):
+        values, earned = thresholds.event_table(studies, column, [truth[column] for truth in truths], cfg)
+        options = np.column_stack([silence[:, column], earned])  # NEVER first, so that ties end there
+        cut[column] = np.append(thresholds.NEVER, values)[options.sum(0).argmax()]
         others = options.sum(0) - options
-        threshold[:, c] = options[np.arange(len(studies)), others.argmax(1)]
+        threshold[:, column] = options[np.arange(len(studies)), others.argmax(1)]
     if len(studies) < 2:
         return Choice(("silence",) * N_LABELS, np.zeros((2, N_LABELS)), cut)
     gain = np.stack([expected_gain(earned - silence) for earned in (threshold, learned)])
