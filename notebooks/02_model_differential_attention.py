@@ -59,7 +59,7 @@ index = data.FrameIndex.load(run.need("index/train.parquet", "01_eda_imbalance")
 #
 # The contrastive head compares an image with 17 frozen sentences. The text tower writes them once, in evaluation mode
 # (with dropout left on, as the loader hands it over, they would differ from call to call), and is then dropped: it is
-# in no optimizer, average or checkpoint.
+# in no optimizer, average or checkpoint. A trunk without a text tower (`model.source = ""`) has no contrastive head.
 
 # %%
 text = model.text_embeddings(config.model)
@@ -68,15 +68,16 @@ with atomic(run.path("model/text_embeddings.safetensors")) as temporary:
 print(config.model.prompt.format(label=LABELS[-1]))
 
 # %%
-alike = (text @ text.T).numpy()
-apart = alike[~np.eye(17, dtype=bool)]
-_, ax = plt.subplots(figsize=(6.2, 5))
-image = ax.imshow(alike, cmap="cividis")
-ax.set_xticks(range(17), LABELS, rotation=60, ha="right")
-ax.set_yticks(range(17), LABELS)
-ax.set_title(f"To the text tower, two labels are {apart.min():.2f} to {apart.max():.2f} alike", x=-0.4)
-plt.colorbar(image, label="cosine")
-plt.show()
+if text.numel():
+    alike = (text @ text.T).numpy()
+    apart = alike[~np.eye(17, dtype=bool)]
+    _, ax = plt.subplots(figsize=(6.2, 5))
+    image = ax.imshow(alike, cmap="cividis")
+    ax.set_xticks(range(17), LABELS, rotation=60, ha="right")
+    ax.set_yticks(range(17), LABELS)
+    ax.set_title(f"To the text tower, two labels are {apart.min():.2f} to {apart.max():.2f} alike", x=-0.4)
+    plt.colorbar(image, label="cosine")
+    plt.show()
 
 # %% [markdown]
 # ## Five forms of attention
@@ -99,6 +100,8 @@ first = [int(np.flatnonzero(index.labels[:, i])[0]) for i in range(17) if index.
 dataset = data.FrameDataset(index, data.open_reader(index, config.data, from_source=True), plain.image_size)
 images = torch.stack([dataset[row][0] for row in first])
 normal = plain.normalise(images)
+if "trunk_weights" in plain.recipe:
+    print(plain.recipe["trunk_weights"])
 forms, refused = comparison.fitting_forms(plain.trunk)
 for name, reason in refused.items():
     print(f"{name} cannot be shown for this trunk: {reason}")
@@ -165,7 +168,8 @@ if "paper, halves" in forms:
     show("paper, halves", "two heads look apart")
 
 # %%
-show("preserve", "at the start both maps are one")
+if "preserve" in forms:
+    show("preserve", "at the start both maps are one")
 
 # %% [markdown]
 # At the start, `preserve` subtracts a map from itself: nothing is lost, and nothing gained. What training makes of it
@@ -178,14 +182,14 @@ show("preserve", "at the start both maps are one")
 lambdas = {
     n: comparison.strengths(comparison.with_attention(plain.trunk, n)).mean(1).tolist() for n in forms if n != "plain"
 }
-depth = pd.RangeIndex(1, len(plain.trunk.blocks) + 1, name="block")
-drawn = pd.DataFrame({n: v for n, v in lambdas.items() if n != "paper, adjacent"}, index=depth)  # the same as halves
-ax = drawn.rename(columns={"paper, halves": "paper"}).plot(style=["s-", "o:", "^-", "D-"], figsize=(7.5, 3))
-ax.set(
-    title="Lambda at the start: near lambda_init, or rising with depth", ylabel="lambda (mean over heads)", xticks=depth
-)
-ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-plt.show()
+if lambdas:
+    drawn = pd.DataFrame({n: v for n, v in lambdas.items() if n != "paper, adjacent"})  # the same as halves
+    drawn.index = pd.RangeIndex(1, len(drawn) + 1, name="block")
+    ax = drawn.rename(columns={"paper, halves": "paper"}).plot(style=["s-", "o:", "^-", "D-"], figsize=(7.5, 3))
+    ax.set(title="Lambda at the start: near lambda_init, or rising with depth", ylabel="lambda (mean over heads)")
+    ax.set_xticks(drawn.index)
+    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    plt.show()
 
 # %% [markdown]
 # ## What does each form cost?

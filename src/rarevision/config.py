@@ -57,16 +57,17 @@ class Split:
 class Model:
     """Backbone, attention form and the two heads."""
 
-    source: str = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"  # hub name or a local folder
+    source: str = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"  # hub, open_clip folder or ""
     revision: str = "9f341de24bfb00180f1b847274256e9b65a3a32e"  # hub revision; ignored for folders
-    trunk: str = ""  # "" = the source's own image tower; else a timm ViT: `name.tag` pretrained, `name` random
+    trunk: str = ""  # "" = the source's own image tower; else a timm model: `name.tag` pretrained, `name` random
+    trunk_weights: str = ""  # the trunk's weights from this file (.safetensors, .pth) instead; docs/backbones.md
     image_size: NonNegativeInt = 0  # px; 0 = the source's (or the trunk's) own, else positions are interpolated
     attention: Literal["plain", "published", "paper", "difftransformer", "preserve"] = "paper"
     groups: Literal["halves", "adjacent"] = "halves"  # which heads form the two groups of `paper`
     lambda_init: float = 0.8  # `preserve` allows at most 0.5
     reduction: PositiveInt = 16  # excitation block's bottleneck
     dropout: Share = 0.4
-    contrastive: bool = True  # second head: cosine to frozen text embeddings
+    contrastive: bool = True  # second head: cosine to frozen text embeddings; off by itself without a source
     prior_bias: bool = False  # classifier bias starts at the logit of each label's training prevalence
     prompt: str = PROMPT
 
@@ -189,9 +190,9 @@ class Config:
 
     def __post_init__(self) -> None:
         m, t, h = self.model, self.train, self.threshold
-        small = 0 < m.lambda_init <= 0.5
         for holds, rule in (
-            (small or m.attention != "preserve", "model.lambda_init must lie in (0, 0.5] for 'preserve'"),
+            (m.attention != "preserve" or 0 < m.lambda_init <= 0.5, "for 'preserve', model.lambda_init is in (0, 0.5]"),
+            (m.trunk or (m.source and not m.trunk_weights), "no model.source, or model.trunk_weights: set model.trunk"),
             ("{label}" in m.prompt, "model.prompt must contain {label}"),
             (t.batch_size % (t.accumulate * t.gpus) == 0, "train.batch_size must divide by accumulate * gpus"),
             (max(h.low, h.low_rare) <= h.high, "threshold.low and low_rare must not exceed high"),

@@ -407,7 +407,7 @@ def test_odd_heads_are_fine_where_none_are_paired():
 
 
 def test_other_trunks_and_names_are_refused():
-    with pytest.raises(AttentionError, match="ResNet has no blocks"):
+    with pytest.raises(AttentionError, match="ResNet has no transformer blocks"):
         replace_attention(timm.create_model("resnet18"), "paper")
     with pytest.raises(AttentionError, match="'difference' is not one of plain"):
         replace_attention(trunk(), "difference")

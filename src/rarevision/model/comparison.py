@@ -93,8 +93,9 @@ def attention_cost(trunk: nn.Module, image_size: int) -> pd.DataFrame:
     rows = {}
     for name in fitting_forms(trunk)[0]:
         model = with_attention(trunk, name)
-        for block in attention_blocks(model):
-            block.attn.fused_attn = False  # torch counts matrix products, not what happens in a fused kernel
+        for module in model.modules():
+            if hasattr(module, "fused_attn"):
+                module.fused_attn = False  # torch counts matrix products, not what happens in a fused kernel
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(torch.zeros(1, 3, image_size, image_size))
         rows[name] = sum(p.numel() for p in model.parameters()), counter.get_total_flops() // 2
@@ -121,8 +122,15 @@ def attention_maps(trunk: nn.Module, images: Tensor) -> list[Maps]:
 
 
 def features(trunk: nn.Module, images: Tensor) -> dict[str, Tensor]:
-    """Tokens `[B, N, C]` after every block, by its number from 1, then the pooled features `[B, C]`."""
-    tokens, pooled = watch(trunk, images, attention_blocks(trunk), lambda block, args, kwargs, output: output)
+    """Tokens `[B, N, C]` after every block, by its number from 1, then the pooled features `[B, C]`.
+
+    The features alone where the trunk has no transformer blocks.
+    """
+    try:
+        blocks = attention_blocks(trunk)
+    except AttentionError:  # a convolutional or window-attention trunk
+        blocks = []
+    tokens, pooled = watch(trunk, images, blocks, lambda block, args, kwargs, output: output)
     return {f"block {i}": one for i, one in enumerate(tokens, 1)} | {"features": pooled}
 
 

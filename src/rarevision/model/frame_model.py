@@ -1,4 +1,4 @@
-"""The frame model: a CLIP image tower with differential attention, a classifier and a contrastive head.
+"""The frame model: an image trunk with differential attention, a classifier and a contrastive head.
 
     images -> trunk (a timm transformer, attention replaced) -> projection -> embeddings e [B, D]
     classification: BN(e * sigmoid(W2 relu(W1 e))) -> dropout -> linear -> logits [B, 17]
@@ -7,6 +7,7 @@
 The text tower is used once, in eval mode, for the 17 embeddings of the labels' prompts, and then dropped.
 """
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from rarevision.model.weights import ModelError, load_weights
 
 MAX_TAU = math.log(100)
 START_TAU = math.log(1 / 0.07)  # CLIP's own start; BiomedCLIP's learned 85 belongs to a softmax over captions
+UNDECAYED = ("pos_embed", "_token", ".latent", "relative_position_bias_table")  # positions and learned tokens
 SETTINGS = ("attention", "groups", "lambda_init", "reduction", "dropout", "contrastive")  # part of a model's recipe
 
 
@@ -59,7 +61,8 @@ class FrameModel(nn.Module):
         self.image_size: int = recipe["image_size"]
         width = recipe["embed_dim"] or trunk.num_features
         self.trunk = replace_attention(trunk, recipe["attention"], recipe["groups"], recipe["lambda_init"])
-        self.projection = nn.Linear(trunk.num_features, width, bias=False) if recipe["embed_dim"] else nn.Identity()
+        bias = recipe.get("projection_bias", False)
+        self.projection = nn.Linear(trunk.num_features, width, bias) if recipe["embed_dim"] else nn.Identity()
         self.excitation = Excitation(width, recipe["reduction"])
         self.dropout = nn.Dropout(recipe["dropout"])
         self.classifier = nn.Linear(width, N_LABELS)
@@ -104,7 +107,7 @@ class FrameModel(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.requires_grad:
                 part = "backbone" if name.startswith(("trunk.", "projection.")) else "heads"
-                undecayed = parameter.ndim < 2 or name.endswith(("pos_embed", "_token"))  # norms have one dimension
+                undecayed = parameter.ndim < 2 or name.endswith(UNDECAYED)  # norms have one dimension
                 groups["lambdas" if is_lambda(name) else part + ", no decay" * undecayed].append(parameter)
         return [
             {
@@ -126,6 +129,8 @@ def build_model(
     text_embeddings: `[17, D]` from `text_embeddings`; None: made here. prevalence: `[17]`, share of positive training
     frames, asked for by `prior_bias`. New weights are drawn from torch's global generator. Raises `ModelError`.
     """
+    if not model.source:  # no text tower: nothing to compare with
+        model = dataclasses.replace(model, contrastive=False)
     text = text_embeddings if model.contrastive else None
     clip: Any = None
     if not model.trunk or (model.contrastive and text is None):
@@ -133,13 +138,13 @@ def build_model(
     if model.contrastive and text is None:
         text = encode_prompts(clip, folder, model)
     if model.trunk:
-        trunk, described = timm_trunk(model.trunk, model.image_size)
+        trunk, described = timm_trunk(model)
         described["embed_dim"] = 0 if text is None else text.shape[1]
     else:
-        trunk, described = clip_trunk(clip, folder)
+        trunk, projection, described = clip_trunk(clip, folder)
     frame_model = FrameModel(trunk, {name: getattr(model, name) for name in SETTINGS} | described)
     if not model.trunk:
-        frame_model.projection = clip.visual.head[-1] if len(clip.visual.head) else nn.Identity()
+        frame_model.projection = projection
     if text is not None:
         if text.shape != frame_model.text.shape:
             raise ModelError(f"text embeddings {tuple(text.shape)} do not fit the model's "
@@ -165,7 +170,9 @@ def restore_model(recipe: dict[str, Any], state: dict[str, Tensor]) -> FrameMode
 
 
 def text_embeddings(model: Model) -> Tensor:
-    """The labels' prompts as unit vectors, float32 `[17, D]`, from the source's text tower."""
+    """The labels' prompts as unit vectors, float32 `[17, D]`, from the source's text tower; `[17, 0]` without one."""
+    if not model.source:
+        return torch.zeros(N_LABELS, 0)
     return encode_prompts(*load_weights(model), model)
 
 
@@ -173,7 +180,10 @@ def text_embeddings(model: Model) -> Tensor:
 def encode_prompts(clip: nn.Module, folder: str, model: Model) -> Tensor:
     """As `text_embeddings`, by a CLIP model that `load_weights` has loaded from a folder."""
     clip.eval()  # open_clip hands models over in training mode: dropout would be in the embeddings
-    tokens = open_clip.get_tokenizer(f"local-dir:{folder}")(prompts(model.prompt))
+    try:
+        tokens = open_clip.get_tokenizer(f"local-dir:{folder}")(prompts(model.prompt))
+    except Exception as error:  # transformers raises many kinds for tokenizer files that are missing or torn
+        raise ModelError(f"its tokenizer cannot be read: {error}", file=folder) from error
     if tokens.max() >= clip.vocab_size:
         words = f"its tokenizer has a word {tokens.max()}, its text tower {clip.vocab_size} words"
         raise ModelError(words, file=folder, remedy="the tokenizer files belong to another model")

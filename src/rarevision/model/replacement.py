@@ -19,11 +19,13 @@ def replace_attention(
     """Give every block of a timm VisionTransformer or Eva (which DINOv3 is) the named form; pretrained weights stay.
 
     Works in place and returns the trunk. `groups` is for `paper` alone; `lambda_init` is not for `plain`, which leaves
-    the trunk as it is, nor for `difftransformer`. New weights are drawn from torch's global generator. Raises
+    any trunk as it is, nor for `difftransformer`. New weights are drawn from torch's global generator. Raises
     `AttentionError` where the form cannot be built from the trunk's layers.
     """
     if form not in FORMS:
         raise AttentionError(f"attention form {form!r} is not one of {', '.join(FORMS)}")
+    if form == "plain":
+        return trunk
     make: dict[str, Callable[[nn.Module, int], nn.Module]] = {
         "published": lambda attn, index: Published(attn, lambda_init),
         "paper": lambda attn, index: Paper(attn, lambda_init, groups),
@@ -33,8 +35,7 @@ def replace_attention(
     for index, block in enumerate(attention_blocks(trunk)):
         if problem := misfit(block.attn, form):
             raise AttentionError(problem, place=f"block {index}")
-        if form != "plain":
-            block.attn = make[form](block.attn, index).train(block.training)
+        block.attn = make[form](block.attn, index).train(block.training)
     return trunk
 
 
@@ -42,7 +43,10 @@ def attention_blocks(trunk: nn.Module) -> list[nn.Module]:
     """The trunk's blocks, each of which holds an attention layer as `attn`."""
     blocks = list(getattr(trunk, "blocks", []))
     if not blocks or not all(hasattr(block, "attn") for block in blocks):
-        raise AttentionError(f"{type(trunk).__name__} has no blocks with `attn`; use a timm VisionTransformer or Eva")
+        raise AttentionError(
+            f"{type(trunk).__name__} has no transformer blocks whose attention could be replaced",
+            remedy="use model.attention = 'plain', or a timm VisionTransformer or Eva",
+        )
     return blocks
 
 
@@ -51,8 +55,6 @@ def misfit(attn: nn.Module, form: str) -> str:
     if not isinstance(attn, REPLACEABLE):
         return (f"attention layer {type(attn).__name__} cannot be replaced; use a timm VisionTransformer or Eva trunk "
                 "with its original layers")  # fmt: skip
-    if form == "plain":
-        return ""
     if form != "preserve" and attn.num_heads % 2:
         return (f"{attn.num_heads} heads cannot be paired for {form!r}; use a trunk with an even number of heads, or "
                 "'preserve'")  # fmt: skip

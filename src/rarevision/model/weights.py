@@ -26,7 +26,7 @@ WEIGHTS_SHA256 = "52cc993c5c5ff962bd0c60931874bc001e7e9b41666a385530f4a036294576
 TEXT_REPOSITORY = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"  # only its config.json is used
 TEXT_REVISION = "d673b8835373c6fa116d6d8006b33d48734e305d"
 CONFIG = "open_clip_config.json"
-WEIGHTS = "open_clip_pytorch_model.bin"
+WEIGHTS, SAFETENSORS = "open_clip_pytorch_model.bin", "open_clip_model.safetensors"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 
 
@@ -55,9 +55,9 @@ def load_weights(model: Model) -> tuple[nn.Module, str]:
     except (
         Exception
     ) as error:  # torch, open_clip and transformers raise many kinds for files that are torn or do not fit
-        file = folder / WEIGHTS
+        file = weights_file(folder)
         facts = f"{file.stat().st_size:,} bytes, sha256 {sha256(file)}" if file.is_file() else "missing"
-        cause = f"not loadable as {CONFIG} describes it ({WEIGHTS}: {facts}): {error}"
+        cause = f"not loadable as {CONFIG} describes it ({file.name}: {facts}): {error}"
         raise ModelError(cause, file=folder) from error
     return clip, str(folder)
 
@@ -107,7 +107,8 @@ def check_weights(folder: str | Path, text: str | Path | None = None) -> str:
                          "`rarevision twin FOLDER` writes its small twin")  # fmt: skip
     config = read_config(folder)
     vision, language = config["vision_cfg"], config["text_cfg"]
-    needed = [folder / WEIGHTS]
+    held = weights_file(folder)
+    needed = [held]
     if "hf_model_name" in language:
         needed += [Path(text or folder) / "config.json", *(folder / file for file in TOKENIZER)]
     if absent := [str(file) for file in needed if not file.is_file()]:
@@ -117,10 +118,10 @@ def check_weights(folder: str | Path, text: str | Path | None = None) -> str:
             read_json(file)
     sums, kind = folder / "SHA256SUMS", "complete"
     if (language.get("hf_model_name"), vision.get("timm_model_name")) == (TEXT_REPOSITORY, "vit_base_patch16_224"):
-        if (found := (folder / WEIGHTS).stat().st_size) != WEIGHTS_BYTES:
-            raise ModelError(f"expected {WEIGHTS_BYTES:,} bytes (BiomedCLIP), found {found:,}", file=folder / WEIGHTS,
+        if (found := held.stat().st_size) != WEIGHTS_BYTES:
+            raise ModelError(f"expected {WEIGHTS_BYTES:,} bytes (BiomedCLIP), found {found:,}", file=held,
                              remedy="fetch it again")  # fmt: skip
-        compare(folder / WEIGHTS, WEIGHTS_SHA256, "BiomedCLIP's")
+        compare(held, WEIGHTS_SHA256, "BiomedCLIP's")
         kind = "BiomedCLIP, the original"
     elif sums.is_file():
         for line in sums.read_text().splitlines():
@@ -128,6 +129,12 @@ def check_weights(folder: str | Path, text: str | Path | None = None) -> str:
             compare(folder / name, expected, "by SHA256SUMS")
         kind = "every file as SHA256SUMS says"
     return f"{folder}: {kind}; {config['embed_dim']}-d, {vision.get('image_size', '?')} px"
+
+
+def weights_file(folder: Path) -> Path:
+    """The file of weights that open_clip reads in a folder: safetensors, where there are any."""
+    safe = folder / SAFETENSORS
+    return safe if safe.is_file() else folder / WEIGHTS
 
 
 def compare(file: Path, expected: str, whose: str) -> None:
@@ -142,7 +149,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The `model_cfg` of a folder's open_clip_config.json."""
     file = folder / CONFIG
     if not file.is_file():
-        raise ModelError(f"missing; a model folder holds {CONFIG}, {WEIGHTS}, tokenizer files", file=file)
+        remedy = "a folder in timm's format goes into model.trunk as local-dir:FOLDER"
+        raise ModelError(
+            f"missing; a model folder holds {CONFIG}, {WEIGHTS}, tokenizer files", file=file, remedy=remedy
+        )
     config = read_json(file)
     config = config.get("model_cfg") if isinstance(config, dict) else None
     if not isinstance(config, dict):

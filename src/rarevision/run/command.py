@@ -17,12 +17,12 @@ import typer
 from typer.exceptions import TyperException
 
 import phantom as demo
-from rarevision.config import config_from_dict, merged
+from rarevision.config import Model, config_from_dict, merged
 from rarevision.data import read_test, verify_data
 from rarevision.errors import UserError
 from rarevision.event_files import read_events
 from rarevision.files import read_toml
-from rarevision.model import check_weights, fetch_weights
+from rarevision.model import build_model, check_weights, fetch_weights
 from rarevision.run import ablate as ablation
 from rarevision.run import pipeline
 from rarevision.run.notebook import project_path
@@ -64,9 +64,13 @@ def fetch(folder: Annotated[Path, typer.Argument(help="where BiomedCLIP shall li
 
 
 @app.command()
-def weights(folder: Annotated[Path, typer.Argument(help="a model folder")]) -> None:
-    """Check a folder of pretrained weights: is it complete, and are its files what they should be?"""
-    print(check_weights(folder))
+def weights(
+    path: Annotated[Path, typer.Argument(help="an open_clip folder, or with --trunk a file of weights")],
+    trunk: Annotated[str, typer.Option(help="the timm model that the file's weights are for")] = "",
+) -> None:
+    """Check pretrained weights: is a folder complete and what it should be, or what of a file fits a timm model?"""
+    settings = Model(source="", trunk=trunk, trunk_weights=str(path), attention="plain")
+    print(build_model(settings).recipe["trunk_weights"] if trunk else check_weights(path))
 
 
 @app.command()
