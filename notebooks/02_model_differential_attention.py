@@ -65,7 +65,7 @@ index = data.FrameIndex.load(run.need("index/train.parquet", "01_eda_imbalance")
 text = model.text_embeddings(config.model)
 with atomic(run.path("model/text_embeddings.safetensors")) as temporary:
     save_file({"text": text}, temporary)
-print(config.model.prompt.format(label=LABELS[-1]))
+print(config.model.prompt.format(label=LABELS[-1]) if text.numel() else "No text tower, so no contrastive head.")
 
 # %%
 if text.numel():

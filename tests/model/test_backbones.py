@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import re
+import sys
 
 import open_clip
 import pytest
@@ -74,7 +75,8 @@ def folder(path, name, arguments, size):
     """A trunk in timm's folder format; returns the settings that take it, without any source of texts."""
     trunk, arguments = drawn(name, arguments, size)
     save_file({key: value.contiguous() for key, value in trunk.state_dict().items()}, path / "model.safetensors")
-    described = {"architecture": name, "model_args": arguments, "pretrained_cfg": {"num_classes": 0}}
+    pixels = {"num_classes": 0, "mean": [0.5, 0.4, 0.3], "std": [0.3, 0.2, 0.25]}
+    described = {"architecture": name, "model_args": arguments, "pretrained_cfg": pixels}
     (path / "config.json").write_text(json.dumps(described))
     return Model(source="", trunk=f"local-dir:{path}", image_size=size, attention="plain", lambda_init=0.4)
 
@@ -129,6 +131,7 @@ def test_convolutions_and_windows_are_plain_alone(tmp_path, name):
     plain = folder(tmp_path, name, arguments, size)
     model, images = build_model(plain).eval(), pictures(size)
     output = model(images)
+    assert model.recipe["mean"] == [0.5, 0.4, 0.3] and model.recipe["std"] == [0.3, 0.2, 0.25]
     assert output.logits.shape == (3, 17) and output.embeddings.shape == (3, model.trunk.num_features)
     again = restore_model(json.loads(json.dumps(model.recipe)), model.state_dict())
     assert torch.equal(again(images).logits, output.logits)
@@ -315,3 +318,25 @@ def test_any_open_clip_folder_is_a_source(tmp_path, name):
     assert model(images).contrastive.shape == (3, 17)  # it has a text tower: the head is there
     again = restore_model(json.loads(json.dumps(model.recipe)), model.state_dict())
     assert torch.equal(again(images).contrastive, model(images).contrastive)
+
+
+@pytest.mark.parametrize(
+    ("vision", "message"),
+    [
+        (VISION | {"attentional_pool": True, "attn_pooler_heads": 4}, "parts or settings that OpenAI's CLIP"),
+        (VISION | {"pool_type": "avg"}, "parts or settings that OpenAI's CLIP"),
+        (VISION | {"layers": [1, 1, 1, 1]}, "image tower ModifiedResNet is not a timm model"),
+        (
+            {"timm_model_name": "test_vit", "timm_proj": "mlp", "image_size": 160},
+            "projection 'mlp' .* is not supported",
+        ),
+    ],
+)
+def test_other_image_towers_are_refused_in_a_line(tmp_path, monkeypatch, vision, message):
+    monkeypatch.setitem(TOWERS, "other", ({"vision_cfg": vision}, 32))
+    if "timm_model_name" in vision:
+        monkeypatch.setattr(sys.modules[__name__], "SMALL", {})
+    clip_folder(tmp_path, "other")
+    with pytest.raises(ModelError, match=message) as refused:
+        build_model(Model(source=str(tmp_path)))
+    assert "\n" not in str(refused.value)

@@ -53,8 +53,9 @@ def attention_blocks(trunk: nn.Module) -> list[nn.Module]:
 def misfit(attn: nn.Module, form: str) -> str:
     """Why a form cannot take over a layer; "" if it can."""
     if not isinstance(attn, REPLACEABLE):
-        return (f"attention layer {type(attn).__name__} cannot be replaced; use a timm VisionTransformer or Eva trunk "
-                "with its original layers")  # fmt: skip
+        kind = f"{type(attn).__module__.rpartition('.')[2]}.{type(attn).__name__}"
+        return (f"attention layer {kind} cannot be replaced; use model.attention = 'plain', or a trunk that is a timm "
+                "VisionTransformer or Eva with its original layers")  # fmt: skip
     if form != "preserve" and attn.num_heads % 2:
         return (f"{attn.num_heads} heads cannot be paired for {form!r}; use a trunk with an even number of heads, or "
                 "'preserve'")  # fmt: skip

@@ -83,7 +83,8 @@ def openai_trunk(
         trunk.load_state_dict(state)
         torch.testing.assert_close(projection(trunk.eval()(images)), tower.eval()(images), rtol=1e-3, atol=1e-4)
     except (KeyError, RuntimeError, AssertionError) as error:  # options that OpenAI's CLIP does not have
-        raise ModelError(f"its image tower is not as timm's CLIP transformers are: {error}", file=folder) from None
+        cause = "its image tower has parts or settings that OpenAI's CLIP, and so timm's transformer, does not have"
+        raise ModelError(cause, file=folder) from error
     return trunk, projection, recipe
 
 
